@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target installs what is missing, builds what it needs, and does its work. `make help` lists them.
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+STEPS ?= 40
+SEED ?= 1
+.PHONY: help setup build demo test test-long bench bench-kernels format clean asan
+
+help:
+	@echo "make demo        train SmolLM2-135M on additions with every daemon on this machine (STEPS=$(STEPS) SEED=$(SEED))"
+	@echo "make test        build and run the tests (under 12 minutes after the build)"
+	@echo "make test-long   the heavy suites: whole model, exhaustive sweeps"
+	@echo "make build       build everything into build/ (programs in build/bin)"
+	@echo "make bench       every benchmark; make bench-<area> for one (kernels)"
+	@echo "make asan        unit and golden tests under AddressSanitizer and UBSan"
+	@echo "make format      clang-format all sources;  make clean  remove build/"
+
+setup:
+	@tools/setup.sh
+
+build/build.ninja: setup
+	@cmake --preset release > build.configure.log 2>&1 || { cat build.configure.log; rm -f build.configure.log; exit 1; }; rm -f build.configure.log
+
+build: build/build.ninja
+	@cmake --build build -j $(JOBS)
+
+demo: build/build.ninja
+	@cmake --build build -j $(JOBS) --target demo_programs
+	@build/bin/titan-demo --steps $(STEPS) --seed $(SEED) --output build/demo
+
+test: build
+	@ctest --test-dir build --output-on-failure -LE long
+
+test-long: build
+	@ctest --test-dir build --output-on-failure -L long
+
+bench: bench-kernels
+
+bench-kernels: build
+	@tools/bench.sh kernels
+
+asan: setup
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan -j $(JOBS) --target asan_tests
+	@ctest --preset asan
+
+format:
+	@git ls-files '*.cc' '*.h' | xargs clang-format -i
+
+clean:
+	@rm -rf build

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+titan_test(base_test LABEL unit SOURCES unit/core/base/hash_test.cc unit/core/base/ids_test.cc USES core/base)
