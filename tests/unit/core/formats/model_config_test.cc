@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: config.json is read exactly or refused by field; the canonical text reads back to the same
+// value. Method: one good text, mutated one field at a time; seeds for the round trip of floats.
+#include "core/formats/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/philox.h"
+
+namespace titan::formats {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json GoodLlama() {
+  return json::parse(R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-05,
+    "max_position_embeddings": 512, "rope_theta": 1000.0, "tie_word_embeddings": true,
+    "attention_bias": false, "bos_token_id": 1, "eos_token_id": [2, 5]})");
+}
+
+StatusOr<ModelConfig> Parse(const json& config) {
+  return ParseHfConfig(config.dump(), "config.json");
+}
+
+TEST(ModelConfigTest, ReadsEveryField) {
+  const auto config = Parse(GoodLlama());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 16);
+  EXPECT_EQ(config->num_kv_heads, 2);
+  EXPECT_EQ(config->rms_norm_eps, 1e-5f);
+  EXPECT_EQ(config->rope_theta, 1000.0);
+  EXPECT_TRUE(config->tie_embeddings);
+  EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{2, 5}));
+}
+
+TEST(ModelConfigTest, BothSpellingsOfRopeAgree) {
+  const json scaling = {{"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
+  json older = GoodLlama();
+  older["rope_scaling"] = scaling;
+  older["rope_scaling"]["type"] = "llama3";
+  json newer = GoodLlama();
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = scaling;
+  newer["rope_parameters"]["rope_type"] = "llama3";
+  newer["rope_parameters"]["rope_theta"] = 1000.0;
+  const auto a = Parse(older), b = Parse(newer);
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ(*a, *b);
+  EXPECT_EQ(a->rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  EXPECT_EQ(a->rope_scaling.original_max_position_embeddings, 64);
+
+  newer["rope_theta"] = 999.0;
+  EXPECT_FALSE(Parse(newer).ok());
+}
+
+TEST(ModelConfigTest, RefusesByField) {
+  const struct {
+    const char* field;
+    json value;  // null: erased
+    StatusCode code;
+  } cases[] = {
+      {"model_type", "mamba", StatusCode::kUnimplemented},
+      {"model_type", nullptr, StatusCode::kInvalidArgument},
+      {"hidden_act", "gelu", StatusCode::kUnimplemented},
+      {"architectures", {"LlamaForSequenceClassification"}, StatusCode::kUnimplemented},
+      {"quantization_config", {{"bits", 4}}, StatusCode::kUnimplemented},
+      {"sliding_window", 128, StatusCode::kUnimplemented},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, StatusCode::kUnimplemented},
+      {"rope_scaling", {{"rope_type", "llama3"}}, StatusCode::kInvalidArgument},
+      {"partial_rotary_factor", 0.5, StatusCode::kUnimplemented},
+      {"attention_dropout", 0.1, StatusCode::kUnimplemented},
+      {"hidden_size", nullptr, StatusCode::kInvalidArgument},
+      {"hidden_size", 0, StatusCode::kInvalidArgument},
+      {"hidden_size", "64", StatusCode::kInvalidArgument},
+      {"hidden_size", 1e300, StatusCode::kInvalidArgument},
+      {"num_hidden_layers", -1, StatusCode::kInvalidArgument},
+      {"num_key_value_heads", 3, StatusCode::kInvalidArgument},
+      {"head_dim", 15, StatusCode::kInvalidArgument},
+      {"rms_norm_eps", 0.0, StatusCode::kInvalidArgument},
+      {"rms_norm_eps", nullptr, StatusCode::kInvalidArgument},
+      {"rope_theta", 0.5, StatusCode::kInvalidArgument},
+      {"eos_token_id", {2, 256}, StatusCode::kInvalidArgument},
+      {"eos_token_id", {2, 2}, StatusCode::kInvalidArgument},
+      {"bos_token_id", 300, StatusCode::kInvalidArgument},
+      {"tie_word_embeddings", 1, StatusCode::kInvalidArgument},
+      {"vocab_size", 1ll << 40, StatusCode::kInvalidArgument},
+  };
+  for (const auto& c : cases) {
+    json config = GoodLlama();
+    config[c.field] = c.value;
+    SCOPED_TRACE(config.dump());
+    const auto parsed = Parse(config);
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_EQ(parsed.status().code(), c.code) << parsed.status();
+    EXPECT_THAT(MessageOf(parsed.status()), HasSubstr("config.json"));
+    EXPECT_THAT(MessageOf(parsed.status()), HasSubstr(c.field));
+  }
+}
+
+TEST(ModelConfigTest, RefusesTextThatIsNotStrictJson) {
+  for (const std::string text : {"", "{", "[1]", "{\"a\": 1, \"a\": 2}", "\xff", "{} x"}) {
+    EXPECT_FALSE(ParseHfConfig(text, "config.json").ok()) << text;
+  }
+  const auto deep = ParseHfConfig(std::string(100000, '['), "config.json");
+  EXPECT_FALSE(deep.ok());
+}
+
+TEST(ModelConfigTest, CanonicalTextReadsBackEqual) {
+  json qwen = GoodLlama();
+  qwen["model_type"] = "qwen2";
+  qwen["architectures"] = {"Qwen2ForCausalLM"};
+  json scaled = GoodLlama();
+  scaled["attention_bias"] = true;
+  scaled["bos_token_id"] = nullptr;
+  scaled["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 64}};
+  for (const json& text : {GoodLlama(), qwen, scaled}) {
+    auto config = Parse(text);
+    ASSERT_TRUE(config.ok()) << config.status();
+    for (uint32_t i = 0; i < 200; ++i) {
+      const uint32_t word = RandomWord(7, RandomDomain::kDataOrder, i, 0, 0);
+      config->rms_norm_eps = std::bit_cast<float>(0x30000000u + word % 0x0f000000u);
+      const std::string canonical = ToHfConfigJson(*config);
+      const auto again = ParseHfConfig(canonical, "canonical");
+      ASSERT_TRUE(again.ok()) << again.status();
+      EXPECT_EQ(*again, *config);
+      EXPECT_EQ(ToHfConfigJson(*again), canonical);
+    }
+  }
+}
+
+TEST(ModelConfigTest, CanonicalTensorsFollowBiasesAndTying) {
+  auto config = Parse(GoodLlama());
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(CanonicalTensors(*config).size(), 1u + 2 * 9 + 1);
+  config->qkv_bias = config->o_bias = config->mlp_bias = true;
+  config->tie_embeddings = false;
+  const auto tensors = CanonicalTensors(*config);
+  EXPECT_EQ(tensors.size(), 1u + 2 * 16 + 2);
+  EXPECT_EQ(tensors[2], (TensorSpec{"model.layers.0.self_attn.q_proj.weight", {64, 64}}));
+  EXPECT_EQ(tensors[5], (TensorSpec{"model.layers.0.self_attn.k_proj.bias", {32}}));
+  EXPECT_EQ(tensors.back(), (TensorSpec{"lm_head.weight", {256, 64}}));
+}
+
+}  // namespace
+}  // namespace titan::formats
