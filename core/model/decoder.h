@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The forward and backward arithmetic of a Llama-form decoder: the only implementation in the
+// project. Generators (any segments over a paged cache) and the trainer (packed samples from
+// position 0) call the same functions, and every value of a row depends on that row's sequence
+// alone, never on what shares the batch, on chunking, pages, threads or the instruction set
+// (numerics.md; invariant I3).
+//
+//   tokens -> EmbedTokens -> x [T][H] -> BlockForward per layer (x in place, K and V into the
+//   layer's pages)
+//          -> FinalNorm (gathers the rows wanted) -> hidden [R][H] -> HeadLogits (generator)
+//                                                                  -> HeadLogProbForward  (trainer)
+//   trainer, backwards: HeadLogProbBackward -> FinalNormBackward -> BlockBackward per layer, last
+//   to first
+//          -> EmbedBackward; weight gradients are accumulated into a slot of the weights' layout.
+//
+// Shapes: T rows of a batch, R rows with a head, H hidden, F intermediate, V vocabulary, D = heads
+// * head dim, E = kv heads * head dim. All arrays are dense row-major binary32.
+//
+// Threads: a Decoder is immutable and may be shared. A Workspace belongs to one caller at a time.
+// The pool inside a call decides only who computes an output, never its bits. No function allocates
+// after Create. Arguments are our own: what can be wrong about a request is found by ValidateBatch;
+// the functions check bounds with TITAN_CHECK.
+#ifndef TITAN_CORE_MODEL_DECODER_H_
+#define TITAN_CORE_MODEL_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/status.h"
+#include "core/formats/model_config.h"
+#include "core/kernels/attention.h"
+#include "core/kernels/pool.h"
+#include "core/kernels/rope.h"
+#include "core/kernels/units.h"
+#include "core/model/memory.h"
+#include "core/model/parameters.h"
+
+namespace titan::model {
+
+// Rows of one call. Segments lie one after another and cover rows 0..T-1 exactly; a segment is
+// consecutive positions of one sequence, its page list reaching to its last position. Positions
+// before a segment's first one must already lie in those pages.
+struct ForwardBatch {
+  std::span<const int32_t> tokens;             // [T]
+  std::span<const int32_t> positions;          // [T], from the sequence's own start
+  std::span<const kernels::Segment> segments;  // ascending first_row
+  int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+class Decoder {
+ public:
+  // max_positions: longest sequence that will be asked for, at most the config's context (0 =
+  // that). InvalidArgument, Unimplemented: as ParameterTable::Of; a context beyond the config's.
+  static StatusOr<std::unique_ptr<const Decoder>> Create(const formats::ModelConfig& config,
+                                                         int64_t max_positions = 0);
+
+  const formats::ModelConfig& config() const { return config_; }
+  const ParameterTable& table() const { return table_; }
+  const kernels::RopeTable& rope() const { return rope_; }
+  const kernels::AttentionShape& attention_shape() const { return attention_; }
+  int64_t max_positions() const { return max_positions_; }
+  int num_layers() const { return static_cast<int>(table_.layers().size()); }
+  int64_t hidden() const { return hidden_; }
+  int64_t intermediate() const { return intermediate_; }
+  int64_t vocabulary() const { return vocabulary_; }
+  int64_t query_width() const { return attention_.num_heads * attention_.head_dim; }
+  int64_t kv_width() const { return attention_.num_kv_heads * attention_.head_dim; }
+
+ private:
+  Decoder(formats::ModelConfig config, ParameterTable table, kernels::RopeTable rope);
+
+  formats::ModelConfig config_;
+  ParameterTable table_;
+  kernels::RopeTable rope_;
+  kernels::AttentionShape attention_;
+  int64_t max_positions_ = 0;
+  int64_t hidden_ = 0;
+  int64_t intermediate_ = 0;
+  int64_t vocabulary_ = 0;
+};
+
+// Scratch of one caller, planned once for the largest batch.
+class Workspace {
+ public:
+  struct Limits {
+    int64_t max_rows = 0;       // T of one call
+    int64_t max_head_rows = 0;  // R of one call
+    bool backward = false;      // also what the *Backward functions need
+  };
+  static int64_t MemoryNeeded(const Decoder& decoder, const Limits& limits);  // bytes
+  // ResourceExhausted: the memory cannot be had.
+  static StatusOr<std::unique_ptr<Workspace>> Create(const Decoder& decoder, const Limits& limits);
+
+  const Limits& limits() const { return limits_; }
+
+  // Regions, for the functions of this module only.
+  float* hidden_a = nullptr;     // [max(T, R)][H]
+  float* hidden_b = nullptr;     // [max(T, R)][H]
+  float* hidden_c = nullptr;     // [max(T, R)][H]
+  float* query_a = nullptr;      // [T][D]
+  float* query_b = nullptr;      // [T][D]
+  float* key_a = nullptr;        // [T][E]
+  float* value_a = nullptr;      // [T][E]
+  float* key_b = nullptr;        // [T][E], backward only
+  float* value_b = nullptr;      // [T][E], backward only
+  float* gate = nullptr;         // [T][F]
+  float* up = nullptr;           // [T][F]
+  float* activation = nullptr;   // [T][F]
+  float* inverse_rms = nullptr;  // [max(T, R)]
+  float* transposed = nullptr;   // panels of the largest transposed matrix, backward only
+
+ private:
+  Workspace() = default;
+  int64_t Plan(const Decoder& decoder, float* memory);
+
+  Limits limits_;
+  Floats memory_;
+};
+
+// What a call works with; references outlive the call.
+struct DecoderContext {
+  const Decoder& decoder;
+  kernels::Pool& pool;
+  Workspace& workspace;
+};
+
+// What BlockForward keeps for BlockBackward: 2 H + 2 D + 2 E + 2 F floats a row, and small vectors;
+// the rest is computed again, to the same bits. Pointers into memory that the caller owns.
+struct BlockActivations {
+  float* input = nullptr;               // [T][H] x at entry
+  float* query = nullptr;               // [T][D] after rope
+  float* key = nullptr;                 // [T][E] after rope
+  float* value = nullptr;               // [T][E]
+  float* attention = nullptr;           // [T][D] before o_proj
+  float* middle = nullptr;              // [T][H] x after attention
+  float* gate = nullptr;                // [T][F]
+  float* up = nullptr;                  // [T][F]
+  float* input_inverse_rms = nullptr;   // [T]
+  float* middle_inverse_rms = nullptr;  // [T]
+  float* row_max = nullptr;             // [T][heads]
+  float* row_sum = nullptr;             // [T][heads]
+
+  static int64_t FloatsNeeded(const Decoder& decoder, int64_t rows);
+  // Lays the arrays out in `memory` (FloatsNeeded, 64-byte aligned).
+  static BlockActivations At(const Decoder& decoder, int64_t rows, float* memory);
+};
+
+// InvalidArgument: naming the row or segment, for token ids outside the vocabulary, positions
+// beyond max_positions or not consecutive, segments that do not cover the rows, more rows than the
+// workspace has.
+Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch);
+
+// x [T][H] = rows of the embedding.
+void EmbedTokens(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
+                 float* x);
+
+// One layer: x [T][H] in place; K and V of the batch are written into the layer's pages (kv), then
+// attended over with what the pages held before. saved may be null.
+void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
+                  const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved);
+
+// Backward of one layer for segments that start at position 0. dx [T][H]: gradient of the block's
+// output on entry, of its input on return. kv: pages as in BlockForward, written again from `saved`
+// (so one layer's pages serve all layers). units: row ranges that cover 0..T-1 ascending
+// (numerics.md section 7); each adds its chain to the gradients in order.
+void BlockBackward(const DecoderContext& context, const Weights& weights, int layer,
+                   const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,
+                   const BlockActivations& saved, float* dx, const Gradients& gradients);
+
+// Adds the embedding's gradient into a buffer of the table's own layout (for tied models not the
+// head's: see AddTiedEmbedding).
+void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
+                   std::span<const kernels::RowRange> units, const float* dx,
+                   float* embedding_gradient);
+
+// hidden [R][H] = final norm of the rows of x that are named (ascending or not, each below T).
+// inverse_rms [R] or null.
+void FinalNorm(const DecoderContext& context, const Weights& weights, const float* x,
+               std::span<const int32_t> rows, float* hidden, float* inverse_rms);
+
+// dx [T][H] is overwritten: zero but for the named rows (distinct). head_units: ranges over the R
+// rows.
+void FinalNormBackward(const DecoderContext& context, const Weights& weights, const float* x,
+                       int64_t num_rows, std::span<const int32_t> rows,
+                       std::span<const kernels::RowRange> head_units, const float* inverse_rms,
+                       const float* dhidden, float* dx, const Gradients& gradients);
+
+// logits [R][V] of hidden [R][H].
+void HeadLogits(const DecoderContext& context, const Weights& weights, const float* hidden,
+                int64_t num_rows, float* logits);
+
+// log_probs [R] of targets [R] under softmax(logits * inverse_temperature), without logits in
+// memory.
+struct HeadState {
+  float* max = nullptr;      // [R]
+  float* log_sum = nullptr;  // [R]
+};
+void HeadLogProbForward(const DecoderContext& context, const Weights& weights, const float* hidden,
+                        std::span<const int32_t> targets, float inverse_temperature,
+                        float* log_probs, const HeadState& state, float* entropy /*[R] or null*/);
+
+// dhidden [R][H] is overwritten; the head's gradient is accumulated into gradients.head.
+void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, const float* hidden,
+                         std::span<const int32_t> targets, float inverse_temperature,
+                         std::span<const kernels::RowRange> head_units, const float* dlog_probs,
+                         const HeadState& state, float* dhidden, const Gradients& gradients);
+
+// At the end of a shard of a tied model: table gradient = head + embedding (numerics.md section 7),
+// then the embedding buffer is zeroed for the next shard. REQUIRES: table.tied().
+void AddTiedEmbedding(const ParameterTable& table, float* embedding_gradient,
+                      const Gradients& gradients);
+
+// Embedding, all layers, final norm of `rows`, head: what a generator's step is. x [T][H] and
+// hidden [R][H] live in the workspace; logits [R][V] are the caller's. kv_layer(l) is
+// KvCache::layer.
+class KvCache;
+void ForwardLogits(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
+                   KvCache& cache, std::span<const int32_t> rows, float* logits);
+
+}  // namespace titan::model
+
+#endif  // TITAN_CORE_MODEL_DECODER_H_

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Large zeroed float arrays, aligned for the kernels and straight from the operating system, so
+// that pages are taken when first touched and given back when freed. Any thread.
+#ifndef TITAN_CORE_MODEL_MEMORY_H_
+#define TITAN_CORE_MODEL_MEMORY_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "core/base/status.h"
+
+namespace titan::model {
+
+struct FloatsDeleter {
+  int64_t bytes = 0;
+  void operator()(float* memory) const;
+};
+using Floats = std::unique_ptr<float[], FloatsDeleter>;
+
+// num_floats zeros, aligned to 4096 bytes. ResourceExhausted, with the bytes: the memory cannot be
+// had. InvalidArgument: negative, or more than 2^60.
+StatusOr<Floats> AllocateFloats(int64_t num_floats);
+
+}  // namespace titan::model
+
+#endif  // TITAN_CORE_MODEL_MEMORY_H_

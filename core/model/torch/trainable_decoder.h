@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decoder as the trainer runs it: LibTorch's autograd drives one node per block (embedding,
+// each layer, final norm with head and log-prob), each of which calls the functions of
+// core/model/decoder.h. Weight gradients never pass through autograd: a node's backward accumulates
+// them into the caller's gradient slot and returns undefined gradients for them (numerics.md
+// section 7).
+//
+//   Forward(batch) -> log-probs of the trained tokens (and entropies)        the caller computes
+//   its loss Backward(d loss / d log-probs, gradients)                                 and the
+//   derivative itself
+//
+// One microbatch is open at a time: a Backward belongs to the last Forward with keep = true. A
+// Forward with keep = false runs the same calls and keeps nothing (parity, old and reference
+// log-probs).
+//
+// Not thread-safe: one engine thread. LibTorch is set to one thread and runs only inside these
+// calls; its exceptions become Internal. Headers of this folder are free of torch.
+#ifndef TITAN_CORE_MODEL_TORCH_TRAINABLE_DECODER_H_
+#define TITAN_CORE_MODEL_TORCH_TRAINABLE_DECODER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/status.h"
+#include "core/kernels/pool.h"
+#include "core/kernels/units.h"
+#include "core/model/decoder.h"
+
+namespace titan::model {
+
+// Whole samples packed one after another, each from position 0.
+struct TrainBatch {
+  std::span<const int32_t> tokens;          // [T]
+  std::span<const int32_t> sample_lengths;  // sum = T
+  // Row rows[i] predicts targets[i] (the token after it in its sample); ascending, distinct. Rows
+  // that no loss reads are not named.
+  std::span<const int32_t> rows;     // [R]
+  std::span<const int32_t> targets;  // [R]
+  // Ranges of whole units that cover 0..T-1 (core/kernels/units.h). Used by Backward only.
+  std::span<const kernels::RowRange> units;
+};
+
+// A gradient slot of the model's layout, and, for tied models, the buffer for the embedding's part
+// of the open shard (panels of the table; null when untied). Both start as zeros; at a shard's end
+// AddTiedEmbedding joins them.
+struct GradientBuffers {
+  float* slot = nullptr;
+  float* tied_embedding = nullptr;
+};
+
+class TrainableDecoder {
+ public:
+  struct Limits {
+    int64_t max_rows = 0;       // T of one microbatch
+    int64_t max_head_rows = 0;  // R of one microbatch
+    int64_t max_samples = 0;    // samples of one microbatch
+    bool backward = true;       // false: only Forward with keep = false
+  };
+
+  // Bytes beside weights and gradients: activations of all layers, scratch, pages of one layer.
+  static int64_t MemoryNeeded(const Decoder& decoder, const Limits& limits);
+
+  // decoder and pool must outlive the result. ResourceExhausted: the memory cannot be had.
+  static StatusOr<std::unique_ptr<TrainableDecoder>> Create(const Decoder& decoder,
+                                                            kernels::Pool& pool,
+                                                            const Limits& limits);
+  ~TrainableDecoder();
+
+  // log_probs [R] of the targets under softmax(logits * inverse_temperature); entropy [R] of the
+  // same distribution, or empty. Weights must stay as they are until Backward returns.
+  // InvalidArgument: a batch outside the limits or malformed (names the field).
+  Status Forward(const Weights& weights, const TrainBatch& batch, float inverse_temperature,
+                 bool keep, std::span<float> log_probs, std::span<float> entropy);
+
+  // Accumulates the gradient of sum_i dlog_probs[i] * log_probs[i]. FailedPrecondition: no Forward
+  // with keep = true is open. Closes the microbatch.
+  Status Backward(std::span<const float> dlog_probs, const GradientBuffers& gradients);
+
+ private:
+  struct Impl;
+  explicit TrainableDecoder(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace titan::model
+
+#endif  // TITAN_CORE_MODEL_TORCH_TRAINABLE_DECODER_H_
