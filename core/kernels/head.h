@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Output head fused with the log-prob of given targets, forward and backward, without logits of
+// [rows][vocab] in memory (numerics contract, sections 2, 3 and 7).
+//
+// Forward, per row r, with z_j = logit_j * invT, logit = Linear(hidden[r], head, leaves):
+//   m      = maximum over j of z_j
+//   chunk c of 1024 columns: m_c its maximum, s_c = row sum of dexp(z_j - m_c)
+//   S      = chain over ascending chunks, from +0, of fma(s_c, dexp(m_c - m), S)
+//   lp     = (z_target - m) - dlog(S)
+//   entropy, when asked for: b_c = row sum with fma of dexp(z_j - m_c) and (z_j - m_c);
+//            B = chain over ascending chunks, from +0, of fma(fma(s_c, m_c - m, b_c), dexp(m_c -
+//            m), B); entropy = dlog(S) - B / S
+// A chunk whose maximum is -infinity is skipped; NaN results are made the canonical quiet NaN.
+//
+// Backward, with g = dlp[r] * invT:
+//   p_j        = dexp((z_j - m) - dlog(S)), z_j recomputed by the forward's order
+//   dz_j       = g * ((j == target ? 1 : 0) - p_j)
+//   dhidden[r] = Linear(dz[r], head transposed) over j with leaves = LeafCount(vocab, 0)
+//   dW         per unit, in order: chain over the unit's rows from +0 of fma(hidden[r], dz[r],
+//   acc), then
+//              accumulator = accumulator + chain (LinearWeightGradient)
+// Rows that the loss masks out are not passed, and so are in no chain.
+//
+// Thread-safety: as linear.h. Working memory is some MiB per call, kept per calling thread.
+#ifndef TITAN_CORE_KERNELS_HEAD_H_
+#define TITAN_CORE_KERNELS_HEAD_H_
+
+#include <cstdint>
+#include <span>
+
+#include "core/kernels/pool.h"
+
+namespace titan::kernels {
+
+struct HeadShape {
+  int64_t vocab = 0;
+  int64_t hidden = 0;
+  int leaves = 1;                // of the forward: LeafCount(hidden, 0)
+  float inv_temperature = 1.0f;  // invT = f32(1 / T)
+};
+
+// Rows [first, first + count) of the gathered rows: one closed unit's rows that the loss counts.
+struct HeadUnit {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
+// hidden[rows][H] (stride ldh), panels of head[vocab][H], targets[rows] in [0, vocab) ->
+// log_prob[rows], max[rows] (m) and log_sum[rows] (dlog(S)), both kept by the caller for the
+// backward, and entropy[rows] unless null. Outputs do not overlap inputs.
+void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
+                 const float* panels, const int32_t* targets, float* log_prob, float* max,
+                 float* log_sum, float* entropy);
+
+// dlp[rows] = d loss / d log_prob -> dhidden[rows][H] (stride ldd, overwritten) and the head's
+// gradient added to panels_accumulator (layout of `panels`; null: not wanted). `units` cover the
+// rows in order, without gaps; units of no rows are skipped.
+void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh,
+                         int64_t rows, const float* panels, const int32_t* targets,
+                         const float* dlp, const float* max, const float* log_sum,
+                         std::span<const HeadUnit> units, float* dhidden, int64_t ldd,
+                         float* panels_accumulator);
+
+}  // namespace titan::kernels
+
+#endif  // TITAN_CORE_KERNELS_HEAD_H_

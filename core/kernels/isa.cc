@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/isa.h"
+
+#include <xmmintrin.h>
+
+#include <atomic>
+#include <string>
+
+#include "core/base/check.h"
+
+namespace titan::kernels {
+namespace {
+
+constexpr unsigned kFlushBits = 0x8040;     // FTZ and DAZ
+constexpr unsigned kRoundingBits = 0x6000;  // zero: to nearest even
+constexpr int kUnset = -1;
+
+std::atomic<int> current_isa{kUnset};
+
+bool CpuHasAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+bool CpuHasAvx512() {
+  return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) { return isa == Isa::kAvx512 ? "avx512" : "avx2"; }
+
+StatusOr<Isa> DetectIsa() {
+  __builtin_cpu_init();
+  if (CpuHasAvx512()) return Isa::kAvx512;
+  if (CpuHasAvx2()) return Isa::kAvx2;
+  return FailedPrecondition(
+      "this CPU lacks AVX2 or FMA, without which no kernel computes the defined order; run on a "
+      "CPU "
+      "with both");
+}
+
+Isa CurrentIsa() {
+  int isa = current_isa.load(std::memory_order_relaxed);
+  if (isa == kUnset) {
+    const StatusOr<Isa> detected = DetectIsa();
+    TITAN_CHECK(detected.ok());
+    int expected = kUnset;
+    current_isa.compare_exchange_strong(expected, static_cast<int>(*detected));
+    isa = current_isa.load(std::memory_order_relaxed);
+  }
+  return static_cast<Isa>(isa);
+}
+
+Status SetIsa(Isa isa) {
+  TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
+  if (isa == Isa::kAvx512 && best != Isa::kAvx512) {
+    return FailedPrecondition(
+        "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use "
+        "avx2 or auto");
+  }
+  current_isa.store(static_cast<int>(isa), std::memory_order_relaxed);
+  return OkStatus();
+}
+
+Status SetIsa(std::string_view name) {
+  if (name == "avx2") return SetIsa(Isa::kAvx2);
+  if (name == "avx512") return SetIsa(Isa::kAvx512);
+  if (name == "auto") {
+    TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
+    return SetIsa(best);
+  }
+  return InvalidArgument("isa '" + std::string(name) + "' is not one of auto, avx2, avx512");
+}
+
+bool NumericEnvironmentIsSet() {
+  return (_mm_getcsr() & (kFlushBits | kRoundingBits)) == kFlushBits;
+}
+
+NumericThread::NumericThread() : saved_(_mm_getcsr()) {
+  const unsigned wanted = (saved_ & ~kRoundingBits) | kFlushBits;
+  if (wanted != saved_) _mm_setcsr(wanted);
+}
+
+NumericThread::~NumericThread() {
+  constexpr unsigned kControl = kFlushBits | kRoundingBits;
+  const unsigned now = _mm_getcsr();
+  if ((now & kControl) != (saved_ & kControl)) _mm_setcsr((now & ~kControl) | (saved_ & kControl));
+}
+
+}  // namespace titan::kernels
