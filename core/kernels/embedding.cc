@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "core/base/check.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/pool.h"
+
+namespace titan::kernels {
+namespace {
+
+constexpr int64_t kGatherRows = 16;
+
+// A run of equal tokens in the sorted order of one unit.
+struct Run {
+  int32_t token;
+  int64_t begin, end;  // into `order`
+};
+
+}  // namespace
+
+void EmbeddingGather(Pool& pool, TableLayout layout, const float* table, int64_t vocab,
+                     int64_t hidden, const int32_t* tokens, int64_t rows, float* out) {
+  for (int64_t t = 0; t < rows; ++t) TITAN_CHECK(tokens[t] >= 0 && tokens[t] < vocab);
+  pool.Run(static_cast<int>((rows + kGatherRows - 1) / kGatherRows), [&](int task) {
+    const int64_t end = std::min(rows, (task + 1) * kGatherRows);
+    for (int64_t t = task * kGatherRows; t < end; ++t) {
+      if (layout == TableLayout::kRows) {
+        std::memcpy(out + t * hidden, table + tokens[t] * hidden, hidden * sizeof(float));
+      } else {
+        GatherRow(table, vocab, hidden, tokens[t], out + t * hidden);
+      }
+    }
+  });
+}
+
+void EmbeddingGradient(Pool& pool, TableLayout layout, const float* dy, int64_t vocab,
+                       int64_t hidden, const int32_t* tokens, std::span<const RowRange> units,
+                       float* accumulator) {
+  std::vector<int64_t> order;
+  std::vector<Run> runs;
+  for (const RowRange& unit : units) {
+    const int64_t first = static_cast<int64_t>(order.size());
+    order.resize(first + unit.end - unit.begin);
+    std::iota(order.begin() + first, order.end(), unit.begin);
+    for (int64_t t = unit.begin; t < unit.end; ++t)
+      TITAN_CHECK(tokens[t] >= 0 && tokens[t] < vocab);
+    std::stable_sort(order.begin() + first, order.end(),
+                     [&](int64_t a, int64_t b) { return tokens[a] < tokens[b]; });
+    for (int64_t i = first; i < static_cast<int64_t>(order.size());) {
+      int64_t end = i + 1;
+      while (end < static_cast<int64_t>(order.size()) && tokens[order[end]] == tokens[order[i]])
+        ++end;
+      runs.push_back({tokens[order[i]], i, end});
+      i = end;
+    }
+  }
+  // Tasks own ranges of columns, so that units stay in order for every element.
+  const int64_t columns = std::max<int64_t>(32, (hidden + 4 * pool.size() - 1) / (4 * pool.size()));
+  pool.Run(static_cast<int>((hidden + columns - 1) / columns), [&](int task) {
+    const int64_t begin = task * columns, end = std::min(hidden, begin + columns);
+    std::vector<float> chain(end - begin);
+    for (const Run& run : runs) {
+      std::fill(chain.begin(), chain.end(), 0.0f);
+      for (int64_t i = run.begin; i < run.end; ++i) {
+        const float* row = dy + order[i] * hidden;
+        for (int64_t c = begin; c < end; ++c) chain[c - begin] = chain[c - begin] + row[c];
+      }
+      const bool rows = layout == TableLayout::kRows;
+      float* place = accumulator + (rows ? run.token * hidden : PanelIndex(hidden, run.token, 0));
+      const int64_t stride = rows ? 1 : kPanelColumns;
+      for (int64_t c = begin; c < end; ++c)
+        place[c * stride] = place[c * stride] + chain[c - begin];
+    }
+  });
+}
+
+}  // namespace titan::kernels

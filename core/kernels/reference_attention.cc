@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scalar twin of attention.cc.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/kernels/elementary.h"
+#include "core/kernels/order.h"
+#include "core/kernels/reference_ops.h"
+
+namespace titan::kernels::reference {
+namespace {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+struct KeyView {
+  const AttentionShape& shape;
+  const Segment& segment;
+  const float* base;
+  int kv_head;
+
+  const float* Head(int64_t position) const {
+    return base + segment.pages[position / kPageTokens] * PageFloats(shape) +
+           static_cast<int64_t>(kv_head) * 2 * shape.head_dim * kPageTokens;
+  }
+  float Key(int64_t position, int d) const {
+    return Head(position)[d * kPageTokens + position % kPageTokens];
+  }
+  float Value(int64_t position, int d) const {
+    return Head(position)[(kPageTokens + position % kPageTokens) * shape.head_dim + d];
+  }
+  float Score(const std::vector<float>& qs, int64_t position) const {
+    float acc = 0.0f;
+    for (int d = 0; d < shape.head_dim; ++d) acc = std::fma(qs[d], Key(position, d), acc);
+    return acc;
+  }
+};
+
+struct State {
+  float max = kMinusInfinity;
+  float sum = 0.0f;
+  std::vector<float> o;
+};
+
+State OneSegment(const KeyView& keys, const std::vector<float>& qs, int64_t begin,
+                 int64_t visible) {
+  const int head_dim = keys.shape.head_dim;
+  State state;
+  state.o.assign(head_dim, 0.0f);
+  for (int64_t block = begin; block < std::min(visible, begin + kKeySegment); block += kKeyBlock) {
+    const int64_t count = std::min(kKeyBlock, visible - block);
+    float p[kKeyBlock] = {};
+    float max = state.max;
+    for (int64_t j = 0; j < count; ++j) {
+      p[j] = keys.Score(qs, block + j);
+      max = p[j] > max ? p[j] : max;
+    }
+    for (int64_t j = 0; j < kKeyBlock; ++j) p[j] = j < count ? DExp(p[j] - max) : 0.0f;
+    float lane[kKeyBlock];
+    std::copy(p, p + kKeyBlock, lane);
+    for (int64_t h = kKeyBlock / 2; h > 0; h /= 2) {
+      for (int64_t j = 0; j < h; ++j) lane[j] = lane[j] + lane[j + h];
+    }
+    const float alpha = block == begin ? 0.0f : DExp(state.max - max);
+    state.sum = std::fma(state.sum, alpha, lane[0]);
+    for (int d = 0; d < head_dim; ++d) {
+      float o = state.o[d] * alpha;
+      for (int64_t j = 0; j < count; ++j) o = std::fma(p[j], keys.Value(block + j, d), o);
+      state.o[d] = o;
+    }
+    state.max = max;
+  }
+  return state;
+}
+
+void Merge(State& a, const State& b) {
+  const float max = b.max > a.max ? b.max : a.max;
+  const float x = DExp(a.max - max), y = DExp(b.max - max);
+  a.sum = std::fma(a.sum, x, b.sum * y);
+  for (size_t d = 0; d < a.o.size(); ++d) a.o[d] = std::fma(b.o[d], y, a.o[d] * x);
+  a.max = max;
+}
+
+std::vector<float> Scaled(const float* q, const AttentionShape& shape) {
+  std::vector<float> qs(shape.head_dim);
+  for (int d = 0; d < shape.head_dim; ++d) qs[d] = q[d] * shape.scale;
+  return qs;
+}
+
+}  // namespace
+
+void WriteKv(const AttentionShape& shape, const float* k, const float* v,
+             std::span<const Segment> segments, float* base) {
+  const int64_t width = static_cast<int64_t>(shape.num_kv_heads) * shape.head_dim;
+  for (const Segment& segment : segments) {
+    for (int64_t i = 0; i < segment.num_rows; ++i) {
+      const int64_t row = segment.first_row + i, position = segment.first_position + i;
+      const int64_t slot = position % kPageTokens;
+      float* page = base + segment.pages[position / kPageTokens] * PageFloats(shape);
+      for (int h = 0; h < shape.num_kv_heads; ++h) {
+        float* head = page + static_cast<int64_t>(h) * 2 * shape.head_dim * kPageTokens;
+        for (int d = 0; d < shape.head_dim; ++d) {
+          head[d * kPageTokens + slot] = k[row * width + h * shape.head_dim + d];
+          head[(kPageTokens + slot) * shape.head_dim + d] = v[row * width + h * shape.head_dim + d];
+        }
+      }
+    }
+  }
+}
+
+void AttentionForward(const AttentionShape& shape, const float* q,
+                      std::span<const Segment> segments, const float* base, float* out,
+                      float* row_max, float* row_sum) {
+  const int64_t width = static_cast<int64_t>(shape.num_heads) * shape.head_dim;
+  const int group = shape.num_heads / shape.num_kv_heads;
+  for (const Segment& segment : segments) {
+    for (int64_t i = 0; i < segment.num_rows; ++i) {
+      const int64_t row = segment.first_row + i, visible = segment.first_position + i + 1;
+      for (int h = 0; h < shape.num_heads; ++h) {
+        const KeyView keys{shape, segment, base, h / group};
+        const std::vector<float> qs = Scaled(q + row * width + h * shape.head_dim, shape);
+        State state = OneSegment(keys, qs, 0, visible);
+        for (int64_t begin = kKeySegment; begin < visible; begin += kKeySegment) {
+          Merge(state, OneSegment(keys, qs, begin, visible));
+        }
+        const float inverse = 1.0f / state.sum;
+        for (int d = 0; d < shape.head_dim; ++d) {
+          out[row * width + h * shape.head_dim + d] = state.o[d] * inverse;
+        }
+        if (row_max != nullptr) row_max[row * shape.num_heads + h] = state.max;
+        if (row_sum != nullptr) row_sum[row * shape.num_heads + h] = state.sum;
+      }
+    }
+  }
+}
+
+void AttentionBackward(const AttentionShape& shape, const float* q,
+                       std::span<const Segment> segments, const float* base, const float* out,
+                       const float* dout, const float* row_max, const float* row_sum, float* dq,
+                       float* dk, float* dv) {
+  const int head_dim = shape.head_dim, group = shape.num_heads / shape.num_kv_heads;
+  const int64_t width = static_cast<int64_t>(shape.num_heads) * head_dim;
+  const int64_t kv_width = static_cast<int64_t>(shape.num_kv_heads) * head_dim;
+  for (const Segment& segment : segments) {
+    const int64_t n = segment.num_rows;
+    for (int h = 0; h < shape.num_heads; ++h) {
+      const KeyView keys{shape, segment, base, h / group};
+      std::vector<float> dk_head(n * head_dim, 0.0f), dv_head(n * head_dim, 0.0f);
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t row = segment.first_row + i, at = row * width + h * head_dim;
+        const std::vector<float> qs = Scaled(q + at, shape);
+        const float delta = RowSumProduct(dout + at, out + at, head_dim);
+        const float inverse = 1.0f / row_sum[row * shape.num_heads + h];
+        std::vector<float> chain(head_dim, 0.0f);
+        for (int64_t j = 0; j <= i; ++j) {
+          const float p = DExp(keys.Score(qs, j) - row_max[row * shape.num_heads + h]) * inverse;
+          float dp = 0.0f;
+          for (int d = 0; d < head_dim; ++d) dp = std::fma(dout[at + d], keys.Value(j, d), dp);
+          const float ds = p * (dp - delta);
+          for (int d = 0; d < head_dim; ++d) {
+            chain[d] = std::fma(ds, keys.Key(j, d), chain[d]);
+            dk_head[j * head_dim + d] = std::fma(ds, qs[d], dk_head[j * head_dim + d]);
+            dv_head[j * head_dim + d] = std::fma(p, dout[at + d], dv_head[j * head_dim + d]);
+          }
+        }
+        for (int d = 0; d < head_dim; ++d) dq[at + d] = chain[d] * shape.scale;
+      }
+      for (int64_t j = 0; j < n; ++j) {
+        for (int d = 0; d < head_dim; ++d) {
+          const int64_t to = (segment.first_row + j) * kv_width + (h / group) * head_dim + d;
+          const float dk_value = dk_head[j * head_dim + d], dv_value = dv_head[j * head_dim + d];
+          dk[to] = h % group == 0 ? dk_value : dk[to] + dk_value;
+          dv[to] = h % group == 0 ? dv_value : dv[to] + dv_value;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace titan::kernels::reference

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The row sum of numerics.md section 3, vectorised. The row is padded with +0 to a multiple of
+// 1024; inside a chunk of 1024, lane j of 64 sums elements j, j+64, ... ascending from +0; lanes
+// are added by the tree 32, 16, ..., 1 (lane j += lane j + h); chunks are added ascending to a
+// total that starts at +0. Pure functions of the row, any thread (inside a NumericThread); nothing
+// is allocated.
+#ifndef TITAN_CORE_KERNELS_ROW_SUM_H_
+#define TITAN_CORE_KERNELS_ROW_SUM_H_
+
+#include <cstdint>
+
+namespace titan::kernels {
+
+// Sum of x[0..n). A lane adds with one rounding per element.
+float RowSum(const float* x, int64_t n);
+// Sum of a[i] * b[i]: a lane does acc = fma(a, b, acc).
+float RowSumProduct(const float* a, const float* b, int64_t n);
+
+}  // namespace titan::kernels
+
+#endif  // TITAN_CORE_KERNELS_ROW_SUM_H_

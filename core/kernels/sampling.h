@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Log-softmax of a logit row and sampling from it (numerics.md sections 3 and 9). The log-prob has
+// the bits of the fused head's (head.h): both do the operations below.
+//
+// Log-softmax: z_j = x_j * inv_temperature; m = maximum of z; per chunk c of 1024 ascending its own
+// maximum
+//   m_c and s_c = row sum over the chunk of DExp(z_j - m_c); a chunk of -inf only is skipped;
+//   S = chain of fma(s_c, DExp(m_c - m), S) from +0, C_c = S after chunk c; lp_j = (z_j - m) -
+//   DLog(S).
+// Sample: u = UniformFromWord(philox word), target = u * f64(S); the first chunk with f64(C_c) >
+// target;
+//   inside it r = C_(c-1) (+0 for the first), r = fma(DExp(z_j - m_c), DExp(m_c - m), r) over ids
+//   ascending; the first id with f64(r) > target, else the chunk's last id whose term is > 0.
+// Entropy: p_j = DExp(lp_j), t_j = p_j * lp_j (+0 where p_j is 0); entropy = -(row sum of t_j).
+#ifndef TITAN_CORE_KERNELS_SAMPLING_H_
+#define TITAN_CORE_KERNELS_SAMPLING_H_
+
+#include <cstdint>
+
+#include "core/base/status.h"
+
+namespace titan::kernels {
+
+class Pool;
+
+struct LogSoftmaxStats {
+  float max = 0.0f;      // m
+  float sum = 0.0f;      // S
+  float log_sum = 0.0f;  // DLog(S)
+};
+
+// Statistics of one row. A row with NaN or +inf gives NaN in log_sum, one of -inf only gives -inf.
+LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_temperature);
+inline float LogProbOf(const float* logits, int64_t token, float inv_temperature,
+                       const LogSoftmaxStats& stats) {
+  return (logits[token] * inv_temperature - stats.max) - stats.log_sum;
+}
+float EntropyOf(const float* logits, int64_t vocab, float inv_temperature,
+                const LogSoftmaxStats& stats);
+
+struct SampleRequest {
+  double temperature = 1.0;  // 0 = greedy
+  uint64_t seed = 0;         // of the job
+  uint64_t sample_id = 0;
+  uint32_t position = 0;  // absolute position of the token to draw, in the sample
+};
+
+struct SampledToken {
+  int32_t token = 0;
+  // Log-prob under softmax(x * f32(1 / temperature)); for greedy under temperature 1.
+  float logprob = 0.0f;
+};
+
+// The lowest id among the maxima, NaN ignored; 0 when all are NaN. REQUIRES: vocab >= 1.
+int32_t ArgMax(const float* logits, int64_t vocab);
+
+// f32(1 / temperature). InvalidArgument: temperature not finite, < 0, or so small or large that the
+// result is not a normal f32. 0 gives 1 (greedy reports log-probs at temperature 1).
+StatusOr<float> InverseTemperature(double temperature);
+
+// InvalidArgument as InverseTemperature. DataLoss: the row has NaN or +inf, or nothing but -inf.
+StatusOr<SampledToken> SampleToken(const float* logits, int64_t vocab,
+                                   const SampleRequest& request);
+
+// One token per row, rows in parallel; same bits as row by row. The first failing row's status,
+// naming it.
+Status SampleTokens(Pool& pool, const float* logits, int64_t ld, int64_t rows, int64_t vocab,
+                    const SampleRequest* requests, SampledToken* out);
+
+}  // namespace titan::kernels
+
+#endif  // TITAN_CORE_KERNELS_SAMPLING_H_
