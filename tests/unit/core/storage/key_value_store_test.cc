@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: both stores behave as one ordered map, and what a synced write acknowledged survives
+// SIGKILL. Method: random operations on MemoryStore, RocksDB and a std::map side by side, RocksDB
+// reopened in between; a child process that is killed after a synced write.
+#include "core/storage/key_value_store.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "core/storage/memory_store.h"
+#include "core/storage/rocksdb_store.h"
+
+namespace titan::storage {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "titan_storage_XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+using Map = std::map<std::string, std::string>;
+
+Map Contents(const KeyValueStore& store, std::string_view prefix, std::string_view start = {}) {
+  Map map;
+  std::string previous;
+  EXPECT_TRUE(store
+                  .Scan(prefix, start,
+                        [&](std::string_view key, std::string_view value) {
+                          EXPECT_TRUE(map.empty() || previous < key);
+                          previous = key;
+                          map.emplace(key, value);
+                          return true;
+                        })
+                  .ok());
+  return map;
+}
+
+Map Expected(const Map& model, const std::string& prefix, const std::string& start = {}) {
+  Map map;
+  for (const auto& [key, value] : model) {
+    if (key.starts_with(prefix) && key >= start) map.emplace(key, value);
+  }
+  return map;
+}
+
+std::string RandomKey(std::mt19937& random) {
+  // Few letters, with the extremes of a byte, so that keys collide and prefixes matter.
+  static const std::string kLetters("a\0b\xff", 4);
+  std::string key;
+  const int size = static_cast<int>(random() % 4);
+  for (int i = 0; i < size; ++i) key += kLetters[random() % 4];
+  return key;
+}
+
+void Compare(const KeyValueStore& store, const Map& model, std::mt19937& random) {
+  for (int i = 0; i < 20; ++i) {
+    const std::string prefix = RandomKey(random);
+    const std::string start = RandomKey(random);
+    ASSERT_EQ(Contents(store, prefix), Expected(model, prefix));
+    ASSERT_EQ(Contents(store, prefix, start), Expected(model, prefix, start));
+    const auto last = store.Last(prefix);
+    ASSERT_TRUE(last.ok());
+    const Map expected = Expected(model, prefix);
+    ASSERT_EQ(last->has_value(), !expected.empty());
+    if (!expected.empty()) {
+      EXPECT_EQ((*last)->key, expected.rbegin()->first);
+      EXPECT_EQ((*last)->value, expected.rbegin()->second);
+    }
+    const auto value = store.Get(start);
+    ASSERT_TRUE(value.ok());
+    ASSERT_EQ(value->has_value(), model.contains(start));
+    if (value->has_value()) {
+      EXPECT_EQ(**value, model.at(start));
+    }
+  }
+}
+
+TEST(KeyValueStoreTest, BothStoresEqualAnOrderedMapUnderRandomOperations) {
+  TemporaryFolder folder;
+  std::mt19937 random(7);
+  MemoryStore memory;
+  auto opened = OpenRocksDbStore(folder.path() + "/db");
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  std::unique_ptr<KeyValueStore> disk = *std::move(opened);
+  Map model;
+  for (int round = 0; round < 150; ++round) {
+    WriteBatch batch;
+    const int size = 1 + static_cast<int>(random() % 5);
+    for (int i = 0; i < size; ++i) {
+      const std::string key = RandomKey(random);
+      switch (random() % 4) {
+        case 0:
+          batch.Erase(key);
+          model.erase(key);
+          break;
+        case 1: {
+          if (random() % 4 != 0) break;
+          const std::string end = RandomKey(random);
+          batch.EraseRange(key, end);
+          if (key < end) model.erase(model.lower_bound(key), model.lower_bound(end));
+          break;
+        }
+        default: {
+          const std::string value = std::to_string(random());
+          batch.Put(key, value);
+          model[key] = value;
+        }
+      }
+    }
+    const Durability durability = random() % 4 == 0 ? Durability::kSynced : Durability::kBuffered;
+    ASSERT_TRUE(memory.Write(batch, durability).ok());
+    ASSERT_TRUE(disk->Write(batch, durability).ok());
+    if (round % 50 == 49) {
+      disk.reset();
+      auto again = OpenRocksDbStore(folder.path() + "/db");
+      ASSERT_TRUE(again.ok()) << again.status();
+      disk = *std::move(again);
+    }
+    if (round % 5 == 0) {
+      Compare(memory, model, random);
+      Compare(*disk, model, random);
+    }
+  }
+}
+
+TEST(KeyValueStoreTest, WhatWasAcknowledgedSurvivesSigkill) {
+  TemporaryFolder folder;
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = OpenRocksDbStore(folder.path() + "/db");
+    if (!store.ok()) _exit(1);
+    WriteBatch batch;
+    batch.Put("version/1", "digest");
+    batch.Put("version/2", "other");
+    if (!(*store)->Write(batch, Durability::kSynced).ok()) _exit(1);
+    (void)!write(ready[1], "x", 1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  close(ready[1]);
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  auto store = OpenRocksDbStore(folder.path() + "/db");
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(Contents(**store, "version/"), (Map{{"version/1", "digest"}, {"version/2", "other"}}));
+}
+
+TEST(KeyValueStoreTest, ASecondOpenerIsRefusedAndToldWhy) {
+  TemporaryFolder folder;
+  auto first = OpenRocksDbStore(folder.path() + "/db");
+  ASSERT_TRUE(first.ok());
+  const auto second = OpenRocksDbStore(folder.path() + "/db");
+  EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition) << second.status();
+}
+
+TEST(KeyValueStoreTest, MemoryStoreTellsSyncedFromBuffered) {
+  MemoryStore store;
+  WriteBatch first, second;
+  first.Put("a", "1");
+  second.Put("b", "2");
+  ASSERT_TRUE(store.Write(first, Durability::kSynced).ok());
+  ASSERT_TRUE(store.Write(second, Durability::kBuffered).ok());
+  EXPECT_EQ(Contents(*store.AfterPowerLoss(), ""), (Map{{"a", "1"}}));
+  EXPECT_EQ(Contents(*store.AfterKill(), ""), (Map{{"a", "1"}, {"b", "2"}}));
+  store.FailWritesWith(ResourceExhausted("disk full"));
+  EXPECT_EQ(store.Write(first, Durability::kSynced).code(), StatusCode::kResourceExhausted);
+  store.FailWritesWith(OkStatus());
+  ASSERT_TRUE(store.Sync().ok());
+  EXPECT_EQ(Contents(*store.AfterPowerLoss(), ""), (Map{{"a", "1"}, {"b", "2"}}));
+}
+
+TEST(KeyValueStoreTest, BigEndianKeysSortAsNumbers) {
+  const uint64_t numbers[] = {0, 1, 255, 256, 65535, 1ull << 40, ~0ull};
+  for (size_t i = 0; i < std::size(numbers); ++i) {
+    EXPECT_EQ(NumberFromBigEndianKey(BigEndianKey(numbers[i])), numbers[i]);
+    if (i > 0) {
+      EXPECT_LT(BigEndianKey(numbers[i - 1]), BigEndianKey(numbers[i]));
+    }
+  }
+  EXPECT_FALSE(NumberFromBigEndianKey("1234567").has_value());
+  EXPECT_EQ(PrefixEnd("ab"), "ac");
+  EXPECT_EQ(PrefixEnd("a\xff"), "b");
+  EXPECT_EQ(PrefixEnd("\xff\xff"), "");
+}
+
+}  // namespace
+}  // namespace titan::storage
