@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trainer/train_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "core/base/check.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/sampling.h"
+
+namespace titan::trainer {
+namespace {
+
+constexpr size_t kDifferencesKept = 8;
+constexpr int64_t kCopyBlockFloats = 1 << 18;
+
+bool IsPowerOfTwo(int n) { return n > 0 && (n & (n - 1)) == 0; }
+
+// Buffers of the shard tree: after shard i at most log2(i + 1) + 1 partial sums are open.
+int NumGradientBuffers(int num_shards) {
+  return std::bit_width(static_cast<unsigned>(num_shards));
+}
+
+Status ValidateConfig(const TrainConfig& config) {
+  if (!IsPowerOfTwo(config.num_shards) || config.num_shards > 1024) {
+    return InvalidArgument("training.shards: must be a power of two, at most 1024");
+  }
+  if (!(config.max_gradient_norm > 0) || !std::isfinite(config.max_gradient_norm)) {
+    return InvalidArgument("training.max_gradient_norm: must be a finite number above 0");
+  }
+  if (!(config.loss.clip_low >= 0) || config.loss.clip_low > 1) {
+    return InvalidArgument("training.clip_low: must be between 0 and 1");
+  }
+  if (!(config.loss.clip_high >= 0) || !std::isfinite(config.loss.clip_high)) {
+    return InvalidArgument("training.clip_high: must be a finite number, at least 0");
+  }
+  // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample it began with.
+  const int64_t needed = config.max_sequence_tokens + kernels::kUnitTokens - 1;
+  if (config.max_pack_rows < needed) {
+    return InvalidArgument("max_pack_tokens: must be at least max_sequence_tokens + 1023 = " +
+                           std::to_string(needed));
+  }
+  return OkStatus();
+}
+
+model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
+  model::TrainableDecoder::Limits limits;
+  limits.max_rows = config.max_pack_rows;
+  limits.max_head_rows = config.max_pack_rows;
+  limits.max_samples = config.max_pack_rows / 2 + 1;  // a sample has at least two tokens
+  limits.backward = true;
+  return limits;
+}
+
+}  // namespace
+
+// Samples of one pack, laid end to end.
+struct TrainRun::PackedBatch {
+  std::vector<const TrainingSample*> samples;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> lengths;
+  std::vector<int32_t> rows;     // those that predict a reply token
+  std::vector<int32_t> targets;  // parallel to rows
+  std::span<const kernels::RowRange> units;
+
+  model::TrainBatch view() const { return {tokens, lengths, rows, targets, units}; }
+};
+
+TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
+                   Clock clock)
+    : decoder_(decoder), pool_(pool), config_(config), clock_(std::move(clock)) {}
+
+int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config) {
+  const int64_t slots = 3 + NumGradientBuffers(config.num_shards);
+  int64_t bytes = slots * decoder.table().slot_bytes() +
+                  model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
+  if (decoder.table().tied()) bytes += decoder.table().at(decoder.table().embedding()).bytes;
+  return bytes;
+}
+
+StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decoder,
+                                                     kernels::Pool& pool, const TrainConfig& config,
+                                                     Clock clock) {
+  TITAN_RETURN_IF_ERROR(ValidateConfig(config));
+  auto run = std::unique_ptr<TrainRun>(new TrainRun(decoder, pool, config, std::move(clock)));
+  const auto inverse = kernels::InverseTemperature(config.temperature);
+  if (!inverse.ok() || !(config.temperature > 0)) {
+    return InvalidArgument("rollout.temperature: must be above 0 for training");
+  }
+  run->inverse_temperature_ = *inverse;
+  TITAN_RETURN_IF_ERROR(run->Allocate());
+  return run;
+}
+
+Status TrainRun::Allocate() {
+  const int64_t floats = decoder_.table().slot_floats();
+  TITAN_ASSIGN_OR_RETURN(master_, model::AllocateFloats(floats));
+  TITAN_ASSIGN_OR_RETURN(first_moment_, model::AllocateFloats(floats));
+  TITAN_ASSIGN_OR_RETURN(second_moment_, model::AllocateFloats(floats));
+  for (int i = 0; i < NumGradientBuffers(config_.num_shards); ++i) {
+    TITAN_ASSIGN_OR_RETURN(model::Floats buffer, model::AllocateFloats(floats));
+    gradients_.push_back(std::move(buffer));
+  }
+  if (decoder_.table().tied()) {
+    const auto& embedding = decoder_.table().at(decoder_.table().embedding());
+    TITAN_ASSIGN_OR_RETURN(tied_embedding_, model::AllocateFloats(embedding.num_floats()));
+  }
+  TITAN_ASSIGN_OR_RETURN(trainable_,
+                         model::TrainableDecoder::Create(decoder_, pool_, LimitsOf(config_)));
+  return OkStatus();
+}
+
+StatusOr<std::vector<Pack>> TrainRun::Packs(std::span<const TrainingSample* const> samples) const {
+  std::vector<int64_t> lengths;
+  lengths.reserve(samples.size());
+  for (const TrainingSample* sample : samples) {
+    if (sample->prompt.empty() || sample->reply.empty() ||
+        sample->reply.size() != sample->log_probs.size()) {
+      return InvalidArgument("sample " + ToHex(sample->id.value) +
+                             ": prompt and reply must not be empty, and token_ids and logprobs "
+                             "must have the same length");
+    }
+    if (sample->length() > config_.max_sequence_tokens) {
+      return InvalidArgument("sample " + ToHex(sample->id.value) + " has " +
+                             std::to_string(sample->length()) +
+                             " tokens, more than max_sequence_tokens = " +
+                             std::to_string(config_.max_sequence_tokens));
+    }
+    lengths.push_back(sample->length());
+  }
+  return PackShard(lengths, config_.max_pack_rows);
+}
+
+TrainRun::PackedBatch TrainRun::Lay(std::span<const TrainingSample* const> samples,
+                                    const Pack& pack) const {
+  PackedBatch batch;
+  batch.units = pack.units;
+  for (int64_t i = 0; i < pack.num_samples; ++i) {
+    const TrainingSample* sample = samples[static_cast<size_t>(pack.first_sample + i)];
+    const auto first_row = static_cast<int32_t>(batch.tokens.size());
+    batch.samples.push_back(sample);
+    batch.lengths.push_back(static_cast<int32_t>(sample->length()));
+    batch.tokens.insert(batch.tokens.end(), sample->prompt.begin(), sample->prompt.end());
+    batch.tokens.insert(batch.tokens.end(), sample->reply.begin(), sample->reply.end());
+    const auto prompt_size = static_cast<int32_t>(sample->prompt.size());
+    for (size_t t = 0; t < sample->reply.size(); ++t) {
+      batch.rows.push_back(first_row + prompt_size - 1 + static_cast<int32_t>(t));
+      batch.targets.push_back(sample->reply[t]);
+    }
+  }
+  return batch;
+}
+
+void TrainRun::CompareBits(const PackedBatch& batch, std::span<const float> log_probs,
+                           ParityResult* result) const {
+  size_t at = 0;
+  for (const TrainingSample* sample : batch.samples) {
+    for (size_t t = 0; t < sample->reply.size(); ++t, ++at) {
+      const float rollout = sample->log_probs[t];
+      const float trainer = log_probs[at];
+      ++result->tokens_compared;
+      if (std::bit_cast<uint32_t>(rollout) == std::bit_cast<uint32_t>(trainer)) continue;
+      ++result->tokens_differing;
+      const double difference = std::fabs(static_cast<double>(trainer) - rollout);
+      result->difference_max = std::isnan(difference)
+                                   ? std::numeric_limits<double>::infinity()
+                                   : std::max(result->difference_max, difference);
+      if (result->differences.size() < kDifferencesKept) {
+        result->differences.push_back({sample->id, static_cast<uint32_t>(t), rollout, trainer});
+      }
+    }
+  }
+  const auto num_samples = static_cast<uint32_t>(batch.samples.size());
+  result->samples_per_pack_min = result->samples_per_pack_min == 0
+                                     ? num_samples
+                                     : std::min(result->samples_per_pack_min, num_samples);
+}
+
+StatusOr<ParityResult> TrainRun::Compare(const float* slot,
+                                         std::span<const TrainingSample> samples) {
+  const kernels::NumericThread numeric;
+  ParityResult result;
+  std::vector<const TrainingSample*> compared;
+  for (const TrainingSample& sample : samples) {
+    if (sample.compared) compared.push_back(&sample);
+  }
+  TITAN_ASSIGN_OR_RETURN(const std::vector<Pack> packs, Packs(compared));
+  const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
+  for (const Pack& pack : packs) {
+    const PackedBatch batch = Lay(compared, pack);
+    std::vector<float> log_probs(batch.targets.size());
+    TITAN_RETURN_IF_ERROR(trainable_->Forward(weights, batch.view(), inverse_temperature_,
+                                              /*keep=*/false, log_probs, {}));
+    CompareBits(batch, log_probs, &result);
+  }
+  return result;
+}
+
+Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
+                                 const UpdateCounts& counts, bool compare, float* gradient,
+                                 UpdateResult* result) {
+  TITAN_ASSIGN_OR_RETURN(const std::vector<Pack> packs, Packs(samples));
+  const model::Weights weights = model::WeightsOf(decoder_.table(), master_.get());
+  const model::GradientBuffers buffers{gradient, tied_embedding_.get()};
+  for (const Pack& pack : packs) {
+    const PackedBatch batch = Lay(samples, pack);
+    std::vector<float> log_probs(batch.targets.size());
+    std::vector<float> derivative(batch.targets.size());
+    const double start = clock_();
+    TITAN_RETURN_IF_ERROR(trainable_->Forward(weights, batch.view(), inverse_temperature_,
+                                              /*keep=*/true, log_probs, {}));
+    const double middle = clock_();
+    if (compare) CompareBits(batch, log_probs, &result->parity);
+    size_t at = 0;
+    for (const TrainingSample* sample : batch.samples) {
+      const size_t n = sample->reply.size();
+      const double weight =
+          AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
+      const SequenceLoss loss = PolicySequenceLoss(
+          config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs, sample->advantage,
+          weight, std::span(derivative).subspan(at, n));
+      at += n;
+      result->loss += loss.loss;
+      result->ratio_mean += loss.ratio_sum;
+      result->ratio_max = std::max(result->ratio_max, loss.ratio_max);
+      result->clip_fraction += static_cast<double>(loss.clipped_tokens);
+    }
+    TITAN_RETURN_IF_ERROR(trainable_->Backward(derivative, buffers));
+    result->forward_seconds += middle - start;
+    result->backward_seconds += clock_() - middle;
+  }
+  if (decoder_.table().tied()) {
+    model::AddTiedEmbedding(decoder_.table(), tied_embedding_.get(),
+                            model::GradientsOf(decoder_.table(), gradient));
+  }
+  return OkStatus();
+}
+
+Status TrainRun::Step(float* gradient, UpdateResult* result) {
+  std::vector<kernels::GradientTensor> tensors;
+  for (const model::Parameter& parameter : decoder_.table().parameters()) {
+    kernels::GradientTensor tensor;
+    tensor.data = gradient + parameter.offset / static_cast<int64_t>(sizeof(float));
+    tensor.layout = parameter.layout == model::Layout::kPanels32 ? kernels::TableLayout::kPanels
+                                                                 : kernels::TableLayout::kRows;
+    tensor.n = parameter.is_matrix() ? parameter.rows() : 1;
+    tensor.k = parameter.is_matrix() ? parameter.columns() : parameter.num_elements();
+    tensors.push_back(tensor);
+  }
+  result->gradient_norm = kernels::GradientNorm(pool_, tensors);
+  const auto scale = kernels::ClipScale(result->gradient_norm, config_.max_gradient_norm);
+  if (!scale.ok()) {
+    return DataLoss("gradient norm " + std::to_string(result->gradient_norm) +
+                    " cannot be clipped: " + MessageOf(scale.status()));
+  }
+  TITAN_ASSIGN_OR_RETURN(const kernels::AdamWScalars scalars,
+                         kernels::NextAdamWStep(config_.optimizer, &powers_));
+  if (!kernels::AdamWStep(pool_, decoder_.table().slot_floats(), scalars, *scale, gradient,
+                          master_.get(), first_moment_.get(), second_moment_.get())) {
+    return DataLoss("a weight or moment became NaN or infinite in the optimizer step");
+  }
+  return OkStatus();
+}
+
+StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples, int64_t num_groups,
+                                        bool compare) {
+  const kernels::NumericThread numeric;
+  UpdateResult result;
+  std::vector<std::vector<const TrainingSample*>> shards(static_cast<size_t>(config_.num_shards));
+  UpdateCounts counts;
+  for (const TrainingSample& sample : samples) {
+    if (!sample.trained) continue;
+    if (static_cast<int64_t>(sample.group_index) >= num_groups) {
+      return InvalidArgument("sample " + ToHex(sample.id.value) + ": group_index " +
+                             std::to_string(sample.group_index) + " is not below num_groups_trained " +
+                             std::to_string(num_groups));
+    }
+    const int shard = kernels::ShardOfGroup(sample.group_index, num_groups, config_.num_shards);
+    shards[static_cast<size_t>(shard)].push_back(&sample);
+    counts.tokens += static_cast<int64_t>(sample.reply.size());
+    ++counts.sequences;
+  }
+  if (counts.sequences == 0) return result;
+  result.updated = true;
+  result.tokens_trained = counts.tokens;
+
+  const size_t slot_bytes = static_cast<size_t>(decoder_.table().slot_bytes());
+  size_t open = 0;  // partial sums on the stack
+  for (int shard = 0; shard < config_.num_shards; ++shard) {
+    float* gradient = gradients_[open++].get();
+    std::memset(gradient, 0, slot_bytes);
+    TITAN_RETURN_IF_ERROR(AccumulateShard(shards[static_cast<size_t>(shard)], counts, compare,
+                                          gradient, &result));
+    for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
+      --open;
+      kernels::AddInto(pool_, decoder_.table().slot_floats(), gradients_[open - 1].get(),
+                       gradients_[open].get());
+    }
+  }
+  TITAN_CHECK(open == 1);
+  result.ratio_mean /= static_cast<double>(counts.tokens);
+  result.clip_fraction /= static_cast<double>(counts.tokens);
+  const double start = clock_();
+  TITAN_RETURN_IF_ERROR(Step(gradients_[0].get(), &result));
+  result.optimizer_seconds = clock_() - start;
+  return result;
+}
+
+void TrainRun::WriteSlot(float* slot) {
+  const int64_t floats = decoder_.table().slot_floats();
+  const auto blocks = static_cast<int>((floats + kCopyBlockFloats - 1) / kCopyBlockFloats);
+  // Integer flush (numerics.md section 1); the master keeps what was published.
+  pool_.Run(blocks, [&](int block) {
+    const int64_t begin = block * kCopyBlockFloats;
+    const int64_t end = std::min(floats, begin + kCopyBlockFloats);
+    auto* master = reinterpret_cast<uint32_t*>(master_.get());
+    for (int64_t i = begin; i < end; ++i) {
+      const uint32_t bits = master[i];
+      master[i] = (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
+    }
+    std::memcpy(slot + begin, master_.get() + begin,
+                static_cast<size_t>(end - begin) * sizeof(float));
+  });
+}
+
+}  // namespace titan::trainer

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank's training state of one run: master weights, moments, gradients; and what a step does with
+// them. Publishing, leases and messages are the caller's.
+//
+//   Load -> version 0;  per step:  Compare (parity, under an older version's slot) -> Update -> WriteSlot
+//
+// Every reduction follows numerics.md section 7: samples in plan order into shards, units and packs;
+// gradients of a shard summed unit by unit, shards by a balanced tree; f64 norm; AdamW. Master weights have
+// the slot's layout, so a gradient, a moment and a published byte of a weight share one offset.
+//
+// Not thread-safe: one engine thread.
+#ifndef TITAN_TRAINER_TRAIN_RUN_H_
+#define TITAN_TRAINER_TRAIN_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/kernels/optimizer.h"
+#include "core/kernels/pool.h"
+#include "core/model/decoder.h"
+#include "core/model/memory.h"
+#include "core/model/torch/trainable_decoder.h"
+#include "trainer/packing.h"
+#include "trainer/policy_loss.h"
+#include "trainer/training_sample.h"
+
+namespace titan::trainer {
+
+struct TrainConfig {
+  PolicyLossConfig loss;
+  Aggregation aggregation = Aggregation::kTokenMean;
+  kernels::AdamWConfig optimizer;
+  double max_gradient_norm = 1.0;
+  int num_shards = 1;  // Z, a power of two
+  double temperature = 1.0;
+  int64_t max_pack_rows = 2048;
+  int64_t max_sequence_tokens = 1024;
+};
+
+struct ParityDifference {
+  SampleId sample;
+  uint32_t token_index = 0;  // in the reply
+  float rollout = 0.0f;
+  float trainer = 0.0f;
+};
+
+// Log-probs of rollout and trainer held against each other bit for bit.
+struct ParityResult {
+  double difference_max = 0.0;  // |trainer - rollout|; infinity when one of them is not a number
+  uint64_t tokens_differing = 0;
+  uint64_t tokens_compared = 0;
+  uint32_t samples_per_pack_min = 0;           // over the forwards that compared
+  std::vector<ParityDifference> differences;  // the first few
+};
+
+struct UpdateResult {
+  bool updated = false;  // false: no sample is trained
+  double loss = 0.0;
+  double gradient_norm = 0.0;  // before clipping
+  double clip_fraction = 0.0;
+  double ratio_max = 0.0;
+  double ratio_mean = 0.0;
+  int64_t tokens_trained = 0;
+  ParityResult parity;  // of the loss's own forward, when asked for
+  double forward_seconds = 0.0;
+  double backward_seconds = 0.0;
+  double optimizer_seconds = 0.0;
+};
+
+class TrainRun {
+ public:
+  // Monotonic seconds, for the timings only.
+  using Clock = std::function<double()>;
+
+  // Bytes that a run of this model needs beside the weight store's slots.
+  static int64_t MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config);
+
+  // decoder and pool must outlive the run. InvalidArgument names the config field; ResourceExhausted: the
+  // memory cannot be had.
+  static StatusOr<std::unique_ptr<TrainRun>> Create(const model::Decoder& decoder,
+                                                    kernels::Pool& pool, const TrainConfig& config,
+                                                    Clock clock);
+
+  // Master weights in the slot's layout, to be filled once before the first step.
+  float* master() { return master_.get(); }
+
+  // The training forward over the samples marked `compared`, under the weights of `slot`.
+  StatusOr<ParityResult> Compare(const float* slot, std::span<const TrainingSample> samples);
+
+  // One update from the samples marked `trained` (in plan order: group_index, then sample index).
+  // compare: the loss's forward is also compared (the samples were made by the weights in force).
+  // DataLoss: a loss, gradient or weight is not a number; the master weights are lost then.
+  StatusOr<UpdateResult> Update(std::span<const TrainingSample> samples, int64_t num_groups,
+                                bool compare);
+
+  // The current weights, denormals flushed, into a slot of the decoder's layout.
+  void WriteSlot(float* slot);
+
+ private:
+  struct PackedBatch;
+
+  TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
+           Clock clock);
+  Status Allocate();
+  StatusOr<std::vector<Pack>> Packs(std::span<const TrainingSample* const> samples) const;
+  PackedBatch Lay(std::span<const TrainingSample* const> samples, const Pack& pack) const;
+  void CompareBits(const PackedBatch& batch, std::span<const float> log_probs,
+                   ParityResult* result) const;
+  Status AccumulateShard(std::span<const TrainingSample* const> samples, const UpdateCounts& counts,
+                         bool compare, float* gradient, UpdateResult* result);
+  Status Step(float* gradient, UpdateResult* result);
+
+  const model::Decoder& decoder_;
+  kernels::Pool& pool_;
+  const TrainConfig config_;
+  const Clock clock_;
+  float inverse_temperature_ = 1.0f;
+  std::unique_ptr<model::TrainableDecoder> trainable_;
+  model::Floats master_;
+  model::Floats first_moment_;
+  model::Floats second_moment_;
+  std::vector<model::Floats> gradients_;  // log2(Z) + 1, used as a stack by the shard tree
+  model::Floats tied_embedding_;
+  kernels::AdamWPowers powers_;
+};
+
+}  // namespace titan::trainer
+
+#endif  // TITAN_TRAINER_TRAIN_RUN_H_
