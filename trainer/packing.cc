@@ -10,8 +10,8 @@ namespace titan::trainer {
 StatusOr<std::vector<Pack>> PackShard(std::span<const int64_t> sample_lengths, int64_t max_rows) {
   std::vector<Pack> packs;
   if (sample_lengths.empty()) return packs;
-  Pack open;        // complete stretches that lie in the pack being filled
-  Pack stretch;     // units since the last place where a pack may end
+  Pack open;             // complete stretches that lie in the pack being filled
+  Pack stretch;          // units since the last place where a pack may end
   int64_t pack_row = 0;  // first row of the open pack
   size_t sample = 0;     // first sample not yet in a closed stretch
   int64_t sample_end = 0;
@@ -28,7 +28,8 @@ StatusOr<std::vector<Pack>> PackShard(std::span<const int64_t> sample_lengths, i
     if (stretch.num_rows > max_rows) {
       return ResourceExhausted("a stretch of " + std::to_string(stretch.num_rows) +
                                " tokens may not be cut (units end at samples' ends) and exceeds "
-                               "max_pack_tokens = " + std::to_string(max_rows) +
+                               "max_pack_tokens = " +
+                               std::to_string(max_rows) +
                                "; raise max_pack_tokens or lower max_sequence_tokens");
     }
     if (open.num_rows + stretch.num_rows > max_rows) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packs: the microbatches of a shard. A pack is whole samples laid end to end; it ends only where a unit
-// was closed at a sample's end (numerics.md section 7), so how a shard is cut into packs changes no bit of
-// a gradient. Pure functions, any thread.
+// Packs: the microbatches of a shard. A pack is whole samples laid end to end; it ends only where a
+// unit was closed at a sample's end (numerics.md section 7), so how a shard is cut into packs
+// changes no bit of a gradient. Pure functions, any thread.
 #ifndef TITAN_TRAINER_PACKING_H_
 #define TITAN_TRAINER_PACKING_H_
 
@@ -22,13 +22,14 @@ struct Pack {
   std::vector<kernels::RowRange> units;  // of this pack's rows, from 0
 };
 
-// Samples of one shard, in order, into packs of at most max_rows rows each, as few as greedy filling gives.
-// ResourceExhausted: a stretch that may not be cut has more rows than max_rows (names both).
-// REQUIRES: every length >= 1.
+// Samples of one shard, in order, into packs of at most max_rows rows each, as few as greedy
+// filling gives. ResourceExhausted: a stretch that may not be cut has more rows than max_rows
+// (names both). REQUIRES: every length >= 1.
 StatusOr<std::vector<Pack>> PackShard(std::span<const int64_t> sample_lengths, int64_t max_rows);
 
-// Contiguous part of `units` that holds the rows which a loss reads: unit u of the result covers the
-// entries of `rows` (ascending) that lie in units[u]. For the head, whose chains take those rows only.
+// Contiguous part of `units` that holds the rows which a loss reads: unit u of the result covers
+// the entries of `rows` (ascending) that lie in units[u]. For the head, whose chains take those
+// rows only.
 std::vector<kernels::RowRange> UnitsOfRows(std::span<const kernels::RowRange> units,
                                            std::span<const int32_t> rows);
 

@@ -10,8 +10,8 @@
 
 namespace titan::trainer {
 
-// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series to r^13 (next term < 2e-18 of the result);
-// scaled in two factors so that results below the normal range round once.
+// x = n ln 2 + r with |r| <= ln 2 / 2; e^r by its Taylor series to r^13 (next term < 2e-18 of the
+// result); scaled in two factors so that results below the normal range round once.
 double Exp(double x) {
   if (std::isnan(x)) return x;
   if (x > 709.8) return std::numeric_limits<double>::infinity();
@@ -29,7 +29,9 @@ double Exp(double x) {
   for (int i = 12; i >= 0; --i) p = std::fma(p, r, factorial_inverse[i]);
   const auto exponent = static_cast<int64_t>(n);
   const int64_t half = exponent / 2;
-  const auto power = [](int64_t e) { return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52); };
+  const auto power = [](int64_t e) {
+    return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52);
+  };
   return p * power(half) * power(exponent - half);
 }
 
@@ -132,7 +134,8 @@ double AggregationWeight(Aggregation aggregation, const UpdateCounts& counts,
   TITAN_CHECK(false);
 }
 
-SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config, std::span<const float> new_log_probs,
+SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config,
+                                std::span<const float> new_log_probs,
                                 std::span<const float> old_log_probs, double advantage,
                                 double weight, std::span<float> derivative) {
   TITAN_CHECK(new_log_probs.size() == old_log_probs.size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The clipped policy loss of GRPO and DAPO and its derivative by each new log-prob (learning.md section 2).
+// The clipped policy loss of GRPO and DAPO and its derivative by each new log-prob (learning.md
+// section 2).
 //
 //   lr = clamp(new - old, +-log_ratio_clamp), r = exp(lr)
 //   a token's loss = max(-r A, -clip(r, 1 - clip_low, 1 + clip_high) A)
@@ -8,12 +9,14 @@
 //                    + coefficient * k(new - ref), k of the KL kinds below
 //   loss = sum over tokens of weight * token's loss, the weights as the aggregation says
 //
-// KL on d = new - ref: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d - 1. in_clamp bounds -d of k3,
-// out_clamp the value; straight_through takes the gradient of k2; ratio_weighted multiplies by
-// exp(new - old). Sources: Shao et al. 2024 (GRPO), Yu et al. 2025 (DAPO), Schulman 2020 (KL estimators).
+// KL on d = new - ref: k1 = d, abs = |d|, k2 = d^2 / 2, k3 = exp(-d) + d - 1. in_clamp bounds -d of
+// k3, out_clamp the value; straight_through takes the gradient of k2; ratio_weighted multiplies by
+// exp(new - old). Sources: Shao et al. 2024 (GRPO), Yu et al. 2025 (DAPO), Schulman 2020 (KL
+// estimators).
 //
-// Arithmetic: double with our own exp, elementwise, so no order matters; the derivative is rounded once to
-// f32. A masked token contributes exactly 0 whatever its inputs. Pure functions, any thread.
+// Arithmetic: double with our own exp, elementwise, so no order matters; the derivative is rounded
+// once to f32. A masked token contributes exactly 0 whatever its inputs. Pure functions, any
+// thread.
 #ifndef TITAN_TRAINER_POLICY_LOSS_H_
 #define TITAN_TRAINER_POLICY_LOSS_H_
 
@@ -54,10 +57,10 @@ TokenLoss PolicyTokenLoss(const PolicyLossConfig& config, double new_log_prob, d
                           double reference_log_prob, double advantage);
 
 enum class Aggregation {
-  kTokenMean,              // 1 / tokens
-  kTokenSum,               // 1
-  kSequenceMeanTokenMean,  // 1 / (sequences * tokens of the sequence)
-  kSequenceMeanTokenSum,   // 1 / sequences
+  kTokenMean,                 // 1 / tokens
+  kTokenSum,                  // 1
+  kSequenceMeanTokenMean,     // 1 / (sequences * tokens of the sequence)
+  kSequenceMeanTokenSum,      // 1 / sequences
   kSequenceMeanTokenSumNorm,  // 1 / (sequences * constant)
 };
 
@@ -68,8 +71,10 @@ struct UpdateCounts {
   double constant = 1.0;  // of kSequenceMeanTokenSumNorm
 };
 
-// Weight of one token of a sequence with `sequence_tokens` unmasked tokens; counts below 1 count as 1.
-double AggregationWeight(Aggregation aggregation, const UpdateCounts& counts, int64_t sequence_tokens);
+// Weight of one token of a sequence with `sequence_tokens` unmasked tokens; counts below 1 count
+// as 1.
+double AggregationWeight(Aggregation aggregation, const UpdateCounts& counts,
+                         int64_t sequence_tokens);
 
 struct SequenceLoss {
   double loss = 0.0;  // weighted sum over its tokens
@@ -80,7 +85,8 @@ struct SequenceLoss {
 };
 
 // A whole reply, no mask: writes derivative[t] = f32(weight * d loss_t / d new_t).
-SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config, std::span<const float> new_log_probs,
+SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config,
+                                std::span<const float> new_log_probs,
                                 std::span<const float> old_log_probs, double advantage,
                                 double weight, std::span<float> derivative);
 

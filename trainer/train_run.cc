@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/isa.h"
+#include "core/kernels/order.h"
 #include "core/kernels/sampling.h"
 
 namespace titan::trainer {
@@ -21,9 +22,7 @@ constexpr int64_t kCopyBlockFloats = 1 << 18;
 bool IsPowerOfTwo(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
 // Buffers of the shard tree: after shard i at most log2(i + 1) + 1 partial sums are open.
-int NumGradientBuffers(int num_shards) {
-  return std::bit_width(static_cast<unsigned>(num_shards));
-}
+int NumGradientBuffers(int num_shards) { return std::bit_width(static_cast<unsigned>(num_shards)); }
 
 Status ValidateConfig(const TrainConfig& config) {
   if (!IsPowerOfTwo(config.num_shards) || config.num_shards > 1024) {
@@ -38,7 +37,8 @@ Status ValidateConfig(const TrainConfig& config) {
   if (!(config.loss.clip_high >= 0) || !std::isfinite(config.loss.clip_high)) {
     return InvalidArgument("training.clip_high: must be a finite number, at least 0");
   }
-  // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample it began with.
+  // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample it began
+  // with.
   const int64_t needed = config.max_sequence_tokens + kernels::kUnitTokens - 1;
   if (config.max_pack_rows < needed) {
     return InvalidArgument("max_pack_tokens: must be at least max_sequence_tokens + 1023 = " +
@@ -218,11 +218,10 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
     size_t at = 0;
     for (const TrainingSample* sample : batch.samples) {
       const size_t n = sample->reply.size();
-      const double weight =
-          AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
-      const SequenceLoss loss = PolicySequenceLoss(
-          config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs, sample->advantage,
-          weight, std::span(derivative).subspan(at, n));
+      const double weight = AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
+      const SequenceLoss loss =
+          PolicySequenceLoss(config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs,
+                             sample->advantage, weight, std::span(derivative).subspan(at, n));
       at += n;
       result->loss += loss.loss;
       result->ratio_mean += loss.ratio_sum;
@@ -245,7 +244,7 @@ Status TrainRun::Step(float* gradient, UpdateResult* result) {
   for (const model::Parameter& parameter : decoder_.table().parameters()) {
     kernels::GradientTensor tensor;
     tensor.data = gradient + parameter.offset / static_cast<int64_t>(sizeof(float));
-    tensor.layout = parameter.layout == model::Layout::kPanels32 ? kernels::TableLayout::kPanels
+    tensor.layout = parameter.layout == model::Layout::kPanels32 ? kernels::TableLayout::kPanels32
                                                                  : kernels::TableLayout::kRows;
     tensor.n = parameter.is_matrix() ? parameter.rows() : 1;
     tensor.k = parameter.is_matrix() ? parameter.columns() : parameter.num_elements();
@@ -276,8 +275,8 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
     if (!sample.trained) continue;
     if (static_cast<int64_t>(sample.group_index) >= num_groups) {
       return InvalidArgument("sample " + ToHex(sample.id.value) + ": group_index " +
-                             std::to_string(sample.group_index) + " is not below num_groups_trained " +
-                             std::to_string(num_groups));
+                             std::to_string(sample.group_index) +
+                             " is not below num_groups_trained " + std::to_string(num_groups));
     }
     const int shard = kernels::ShardOfGroup(sample.group_index, num_groups, config_.num_shards);
     shards[static_cast<size_t>(shard)].push_back(&sample);
@@ -293,8 +292,8 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
   for (int shard = 0; shard < config_.num_shards; ++shard) {
     float* gradient = gradients_[open++].get();
     std::memset(gradient, 0, slot_bytes);
-    TITAN_RETURN_IF_ERROR(AccumulateShard(shards[static_cast<size_t>(shard)], counts, compare,
-                                          gradient, &result));
+    TITAN_RETURN_IF_ERROR(
+        AccumulateShard(shards[static_cast<size_t>(shard)], counts, compare, gradient, &result));
     for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
       --open;
       kernels::AddInto(pool_, decoder_.table().slot_floats(), gradients_[open - 1].get(),

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank's training state of one run: master weights, moments, gradients; and what a step does with
-// them. Publishing, leases and messages are the caller's.
+// One rank's training state of one run: master weights, moments, gradients; and what a step does
+// with them. Publishing, leases and messages are the caller's.
 //
-//   Load -> version 0;  per step:  Compare (parity, under an older version's slot) -> Update -> WriteSlot
+//   Load -> version 0;  per step:  Compare (parity, under an older version's slot) -> Update ->
+//   WriteSlot
 //
-// Every reduction follows numerics.md section 7: samples in plan order into shards, units and packs;
-// gradients of a shard summed unit by unit, shards by a balanced tree; f64 norm; AdamW. Master weights have
-// the slot's layout, so a gradient, a moment and a published byte of a weight share one offset.
+// Every reduction follows numerics.md section 7: samples in plan order into shards, units and
+// packs; gradients of a shard summed unit by unit, shards by a balanced tree; f64 norm; AdamW.
+// Master weights have the slot's layout, so a gradient, a moment and a published byte of a weight
+// share one offset.
 //
 // Not thread-safe: one engine thread.
 #ifndef TITAN_TRAINER_TRAIN_RUN_H_
@@ -54,7 +56,7 @@ struct ParityResult {
   double difference_max = 0.0;  // |trainer - rollout|; infinity when one of them is not a number
   uint64_t tokens_differing = 0;
   uint64_t tokens_compared = 0;
-  uint32_t samples_per_pack_min = 0;           // over the forwards that compared
+  uint32_t samples_per_pack_min = 0;          // over the forwards that compared
   std::vector<ParityDifference> differences;  // the first few
 };
 
@@ -80,8 +82,8 @@ class TrainRun {
   // Bytes that a run of this model needs beside the weight store's slots.
   static int64_t MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config);
 
-  // decoder and pool must outlive the run. InvalidArgument names the config field; ResourceExhausted: the
-  // memory cannot be had.
+  // decoder and pool must outlive the run. InvalidArgument names the config field;
+  // ResourceExhausted: the memory cannot be had.
   static StatusOr<std::unique_ptr<TrainRun>> Create(const model::Decoder& decoder,
                                                     kernels::Pool& pool, const TrainConfig& config,
                                                     Clock clock);
