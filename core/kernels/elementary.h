@@ -9,9 +9,8 @@
 //   DExp(x): x >= 88.72 -> +inf, x <= -87.33 -> +0, NaN -> NaN. Else n = round(x * log2 e) by the
 //     1.5 * 2^23 shift, r = x - n ln2 in two FMAs, p = 1 + r + r^2 q(r) by Horner, p * 2^n by
 //     adding n to the exponent field. Never denormal. Error below 1.2 ulp.
-//   DLog(x): NaN or x < 0 -> NaN, x below the least normal (denormals and both zeros) -> -inf, +inf
-//   ->
-//     +inf. Else x = 2^e m with m in [sqrt(1/2), sqrt 2), f = m - 1,
+//   DLog(x): NaN or x <= -(least normal) -> NaN, then x < least normal (zeros and denormals of either
+//     sign) -> -inf, +inf -> +inf. Else x = 2^e m with m in [sqrt(1/2), sqrt 2), f = m - 1,
 //     log x = (f - f^2/2 + f^3 P(f)) + e ln2, ln2 in two parts.
 //   DSigmoid(x) = 1 / (1 + DExp(-x)), DSilu(x) = x / (1 + DExp(-x)), IEEE addition and division.
 #ifndef TITAN_CORE_KERNELS_ELEMENTARY_H_
@@ -62,7 +61,7 @@ inline float DExp(float x) {
 
 inline float DLog(float x) {
   using namespace elementary;
-  if (!(x >= 0.0f)) return std::bit_cast<float>(kNanBits);
+  if (!(x > -kLeastNormal)) return std::bit_cast<float>(kNanBits);
   if (x < kLeastNormal) return -std::numeric_limits<float>::infinity();
   if (x == std::numeric_limits<float>::infinity()) return x;
   const int32_t bits = std::bit_cast<int32_t>(x);

@@ -9,7 +9,7 @@
 #if defined(HWY_DISABLED_TARGETS)
 #error "core/kernels/targets.h must come before any Highway header"
 #endif
-#define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_AVX3_DL | HWY_AVX3_ZEN4)
+#define HWY_DISABLED_TARGETS (HWY_SSE4 | HWY_AVX3_DL)
 
 #define TITAN_KERNEL_TARGET (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3)
 

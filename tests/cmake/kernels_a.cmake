@@ -1,4 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(kernels_linear_test LABEL parity TIMEOUT 120
-  SOURCES unit/core/kernels/isa_test.cc unit/core/kernels/pool_test.cc
+  SOURCES
+    unit/core/kernels/isa_test.cc
+    unit/core/kernels/linear_test.cc
+    unit/core/kernels/panels_test.cc
+    unit/core/kernels/pool_test.cc
   USES core/base core/kernels)
+
+# The same test with a perturbed Linear in place of the real one must fail.
+titan_test(kernels_perturbed_linear_test LABEL parity TIMEOUT 120
+  SOURCES unit/core/kernels/linear_test.cc
+  USES core/base core/kernels
+  LIBS titan_core_kernels_perturbed
+  ARGS --gtest_filter=*EqualsTheReferenceForEveryNumberOfRows*
+  PROPERTIES WILL_FAIL TRUE)

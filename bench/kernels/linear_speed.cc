@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Speed of the linear kernels at the shapes of SmolLM2-135M, against what this core can do: the
+// rate of independent FMAs in registers and the bandwidth of a read of the head's size. Plain text,
+// for people who tune core/kernels. Usage: linear_speed [threads] [auto|avx2|avx512]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/kernels/head.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/pool.h"
+
+namespace titan::kernels {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Best of several runs, seconds: other load on the machine only ever adds.
+double BestSeconds(const std::function<void()>& body, double budget = 0.25) {
+  double best = 1e9;
+  const auto start = Clock::now();
+  for (int runs = 0;
+       runs < 3 || std::chrono::duration<double>(Clock::now() - start).count() < budget; ++runs) {
+    const auto t0 = Clock::now();
+    body();
+    best = std::min(best, std::chrono::duration<double>(Clock::now() - t0).count());
+  }
+  return best;
+}
+
+std::vector<float> Random(int64_t n, uint32_t seed) {
+  std::vector<float> v(static_cast<size_t>(n));
+  uint32_t state = seed * 2654435761u + 1;
+  for (float& x : v) {
+    state = state * 1664525u + 1013904223u;
+    x = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
+  }
+  return v;
+}
+
+// 14 rows x 32 columns x 256 steps stay in the first-level cache: the ceiling of the micro-kernel.
+double PeakGflops(Pool& pool) {
+  const int threads = pool.size();
+  const int64_t rows = CurrentIsa() == Isa::kAvx512 ? 14 : 6, k = 256;
+  const std::vector<float> x = Random(rows * k, 1), panels = Random(32 * k, 2);
+  std::vector<float> out(static_cast<size_t>(rows * 32));
+  Pool one(1);
+  const double seconds = BestSeconds([&] {
+    for (int i = 0; i < 100; ++i) {
+      Linear(one, x.data(), k, rows, panels.data(), 32, k, 1, nullptr, out.data(), 32);
+    }
+  });
+  return 2.0 * 100 * static_cast<double>(rows * 32 * k) / seconds * 1e-9 * threads;
+}
+
+double ReadGigabytes(Pool& pool, const std::vector<float>& data) {
+  const int64_t n = static_cast<int64_t>(data.size()), tasks = 64;
+  std::vector<float> sums(tasks * 16);
+  const double seconds = BestSeconds([&] {
+    pool.Run(tasks, [&](int task) {
+      float sum[16] = {};
+      for (int64_t i = n / tasks * task; i + 16 <= n / tasks * (task + 1); i += 16) {
+        for (int j = 0; j < 16; ++j) sum[j] += data[static_cast<size_t>(i + j)];
+      }
+      std::copy(sum, sum + 16, sums.data() + task * 16);
+    });
+  });
+  return static_cast<double>(n) * 4 / seconds * 1e-9;
+}
+
+void Run(int threads) {
+  Pool pool(threads);
+  const std::vector<float> big = Random(49152 * 576, 3);
+  const double peak = PeakGflops(pool), read = ReadGigabytes(pool, big);
+  std::printf("isa %s, threads %d, peak %.1f GFLOP/s, read %.1f GB/s\n",
+              std::string(IsaName(CurrentIsa())).c_str(), threads, peak, read);
+  struct Shape {
+    int64_t n, k;
+  };
+  std::printf("%-16s %6s %10s %6s %10s %6s %10s %6s\n", "n x k", "m", "GFLOP/s", "peak", "GB/s",
+              "read", "dW", "peak");
+  for (const Shape s : {Shape{576, 576}, Shape{1536, 576}, Shape{576, 1536}, Shape{49152, 576}}) {
+    for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 256, 1024}) {
+      if (s.n > 10000 && m > 256) continue;
+      const std::vector<float> x = Random(m * s.k, 4), dy = Random(m * s.n, 5);
+      std::vector<float> out(static_cast<size_t>(m * s.n));
+      std::vector<float> gradient(static_cast<size_t>(PanelFloats(s.n, s.k)));
+      // As in a decoder, the next matrix is another one: walk over the big array, so that small
+      // calls read their weights from memory.
+      const int64_t size = PanelFloats(s.n, s.k), copies = static_cast<int64_t>(big.size()) / size;
+      int64_t copy = 0;
+      const double seconds = BestSeconds([&] {
+        Linear(pool, x.data(), s.k, m, big.data() + copy * size, s.n, s.k, LeafCount(s.k, 0),
+               nullptr, out.data(), s.n);
+        copy = (copy + 1) % copies;
+      });
+      const double weight_seconds = m < 64 ? 0 : BestSeconds([&] {
+        LinearWeightGradient(pool, x.data(), s.k, dy.data(), s.n, m, s.n, s.k, gradient.data());
+      });
+      const double flops = 2e-9 * static_cast<double>(m * s.n * s.k);
+      const double bytes = 4e-9 * static_cast<double>(size);
+      std::printf("%6lldx%-9lld %6lld %10.1f %5.0f%% %10.1f %5.0f%%", static_cast<long long>(s.n),
+                  static_cast<long long>(s.k), static_cast<long long>(m), flops / seconds,
+                  100 * flops / seconds / peak, bytes / seconds, 100 * bytes / seconds / read);
+      if (weight_seconds > 0) {
+        std::printf(" %10.1f %5.0f%%", flops / weight_seconds, 100 * flops / weight_seconds / peak);
+      }
+      std::printf("\n");
+    }
+  }
+  std::vector<float> transposed(static_cast<size_t>(PanelFloats(576, 1536)));
+  const double seconds =
+      BestSeconds([&] { TransposePanels(pool, big.data(), 1536, 576, transposed.data()); });
+  std::printf("transpose 1536x576: %.1f GB/s read + written\n", 8e-9 * 1536 * 576 / seconds);
+}
+
+}  // namespace
+}  // namespace titan::kernels
+
+int main(int argc, char** argv) {
+  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
+  const titan::Status status =
+      titan::kernels::SetIsa(std::string_view(argc > 2 ? argv[2] : "auto"));
+  if (!status.ok() || threads < 1) {
+    std::fprintf(stderr, "linear_speed: %s\n",
+                 status.ok() ? "threads must be positive" : titan::MessageOf(status).c_str());
+    return 2;
+  }
+  titan::kernels::Run(threads);
+  return 0;
+}

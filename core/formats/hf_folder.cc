@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/formats/hf_folder.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/formats/json.h"
+#include "core/formats/tensor_set.h"
+
+namespace titan::formats {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+constexpr char kHead[] = "lm_head.weight";
+constexpr char kTable[] = "model.embed_tokens.weight";
+
+// "" if there is no such file.
+StatusOr<std::string> ReadOptional(const std::string& path, size_t max_bytes) {
+  StatusOr<std::string> text = ReadSmallFile(path, max_bytes);
+  if (!text.ok() && text.status().code() == StatusCode::kNotFound) return std::string();
+  return text;
+}
+
+// Buffers that old exporters stored although they follow from the configuration.
+bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
+
+// The default template of a value of "chat_template": a text, or a list of {"name", "template"}.
+StatusOr<std::string> DefaultTemplate(const Json& value, const std::string& where) {
+  if (value.is_null()) return std::string();
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_array()) {
+    for (const Json& entry : value) {
+      if (!entry.is_object()) continue;
+      const JsonFields fields(entry, where);
+      TITAN_ASSIGN_OR_RETURN(const std::string name, fields.String("name"));
+      if (name == "default") return fields.String("template");
+    }
+    return std::string();
+  }
+  return InvalidArgument(where + ": chat_template: must be a text or a list of named templates");
+}
+
+class HfFolder : public ModelSource {
+ public:
+  explicit HfFolder(std::string folder) : folder_(std::move(folder)) {}
+
+  Status Load() {
+    const std::string config_path = PathOf("config.json");
+    TITAN_ASSIGN_OR_RETURN(const std::string config, ReadSmallFile(config_path, kMaxConfigBytes));
+    TITAN_ASSIGN_OR_RETURN(config_, ParseHfConfig(config, config_path));
+    tensors_ = CanonicalTensors(config_);
+    TITAN_RETURN_IF_ERROR(OpenWeights());
+    TITAN_RETURN_IF_ERROR(CheckWeights());
+    TITAN_ASSIGN_OR_RETURN(tokenizer_.tokenizer_json,
+                           ReadOptional(PathOf("tokenizer.json"), kMaxTokenizerBytes));
+    TITAN_ASSIGN_OR_RETURN(tokenizer_.tokenizer_config_json,
+                           ReadOptional(PathOf("tokenizer_config.json"), kMaxConfigBytes));
+    return ReadChatTemplate();
+  }
+
+  const std::string& path() const override { return folder_; }
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<TensorSpec>& tensors() const override { return tensors_; }
+  const TokenizerMaterial& tokenizer() const override { return tokenizer_; }
+  const std::string& chat_template() const override { return chat_template_; }
+
+  Status ReadTensorF32(std::string_view name, std::span<float> out) const override {
+    const TensorSpec* spec = FindTensorSpec(tensors_, name);
+    if (spec == nullptr) return NotFound(fmt::format("{}: no tensor {}", folder_, name));
+    TITAN_RETURN_IF_ERROR(CheckSpan(*spec, out.size()));
+    const SafetensorsFile& file = files_[file_of_.find(name)->second];
+    TITAN_RETURN_IF_ERROR(file.ConvertTensor(name, out));
+    const Status clean = CleanWeights(name, out);
+    return clean.ok() ? clean : Annotate(clean, file.path());
+  }
+
+ private:
+  std::string PathOf(const std::string& leaf) const {
+    return (std::filesystem::path(folder_) / leaf).string();
+  }
+
+  Status OpenWeights() {
+    const std::string single = PathOf("model.safetensors");
+    const std::string index = PathOf("model.safetensors.index.json");
+    std::error_code ignored;
+    if (std::filesystem::exists(single, ignored)) {
+      TITAN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(single));
+      for (const auto& [name, tensor] : file.tensors()) file_of_[name] = 0;
+      files_.push_back(std::move(file));
+      return OkStatus();
+    }
+    if (std::filesystem::exists(index, ignored)) return OpenShards(index);
+    return NotFound(
+        fmt::format("{}: neither model.safetensors nor model.safetensors.index.json "
+                    "(other weight formats are not read)",
+                    folder_));
+  }
+
+  Status OpenShards(const std::string& index_path) {
+    TITAN_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(index_path, kMaxTokenizerBytes));
+    TITAN_ASSIGN_OR_RETURN(const Json index, ParseJson(text, index_path));
+    if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+      return InvalidArgument(index_path + ": weight_map: must be an object");
+    }
+    std::map<std::string, size_t> shards;
+    for (const auto& [name, value] : index["weight_map"].items()) {
+      const std::string field = fmt::format("{}: weight_map: {}", index_path, name);
+      if (!value.is_string()) return InvalidArgument(field + ": must be a file name");
+      const std::string leaf = value.get<std::string>();
+      if (leaf.empty() || leaf.find('/') != std::string::npos ||
+          leaf.find('\0') != std::string::npos) {
+        return InvalidArgument(field + ": must be the name of a file in the same folder");
+      }
+      auto shard = shards.find(leaf);
+      if (shard == shards.end()) {
+        TITAN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(PathOf(leaf)));
+        shard = shards.emplace(leaf, files_.size()).first;
+        files_.push_back(std::move(file));
+      }
+      if (!files_[shard->second].tensors().contains(name)) {
+        return InvalidArgument(fmt::format("{}: {} does not hold it", field, leaf));
+      }
+      file_of_[name] = shard->second;
+    }
+    for (size_t i = 0; i < files_.size(); ++i) {
+      for (const auto& [name, tensor] : files_[i].tensors()) {
+        const auto it = file_of_.find(name);
+        if (it == file_of_.end() || it->second != i) {
+          return InvalidArgument(fmt::format("{}: tensor {}: the index does not place it here",
+                                             files_[i].path(), name));
+        }
+      }
+    }
+    return OkStatus();
+  }
+
+  Status CheckWeights() {
+    TensorShapes found;
+    for (const auto& [name, file] : file_of_) {
+      if (IsDerived(name)) continue;
+      if (config_.tie_embeddings && name == kHead) continue;
+      const SafetensorsTensor& tensor = files_[file].tensors().find(name)->second;
+      if (!tensor.type.has_value()) {
+        return Unimplemented(
+            fmt::format("{}: tensor {}: dtype {} has no conversion (F32, F16, BF16)",
+                        files_[file].path(), name, tensor.dtype));
+      }
+      found.emplace(name, tensor.shape);
+    }
+    TITAN_RETURN_IF_ERROR(CheckTensorSet(folder_, tensors_, found,
+                                         [](std::string_view name) { return std::string(name); }));
+    if (config_.tie_embeddings && file_of_.contains(kHead)) return CheckTiedHead();
+    return OkStatus();
+  }
+
+  // A tied model may store its head too, if it is the embedding table.
+  Status CheckTiedHead() const {
+    const SafetensorsTensor& head =
+        files_[file_of_.find(kHead)->second].tensors().find(kHead)->second;
+    const SafetensorsTensor& table =
+        files_[file_of_.find(kTable)->second].tensors().find(kTable)->second;
+    if (head.dtype == table.dtype && head.shape == table.shape &&
+        std::equal(head.bytes.begin(), head.bytes.end(), table.bytes.begin(), table.bytes.end())) {
+      return OkStatus();
+    }
+    return InvalidArgument(
+        fmt::format("{}: tensor {}: differs from {} although tie_word_embeddings is true", folder_,
+                    kHead, kTable));
+  }
+
+  Status ReadChatTemplate() {
+    TITAN_ASSIGN_OR_RETURN(chat_template_,
+                           ReadOptional(PathOf("chat_template.jinja"), kMaxConfigBytes));
+    if (!chat_template_.empty()) return OkStatus();
+    const std::string where = PathOf("tokenizer_config.json");
+    if (tokenizer_.tokenizer_config_json.empty()) return OkStatus();
+    TITAN_ASSIGN_OR_RETURN(const Json config, ParseJson(tokenizer_.tokenizer_config_json, where));
+    if (!config.is_object()) return InvalidArgument(where + ": must be an object");
+    const auto it = config.find("chat_template");
+    if (it == config.end()) return OkStatus();
+    TITAN_ASSIGN_OR_RETURN(chat_template_, DefaultTemplate(*it, where));
+    return OkStatus();
+  }
+
+  std::string folder_;
+  ModelConfig config_;
+  std::vector<TensorSpec> tensors_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, size_t, std::less<>> file_of_;  // tensor name -> index in files_
+  TokenizerMaterial tokenizer_;
+  std::string chat_template_;
+};
+
+Status WriteText(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (out.fail()) return Unavailable(fmt::format("{}: cannot write", path.string()));
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder) {
+  auto model = std::make_unique<HfFolder>(folder);
+  TITAN_RETURN_IF_ERROR(model->Load());
+  return std::unique_ptr<ModelSource>(std::move(model));
+}
+
+StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
+                                                const ModelConfig& config,
+                                                const TokenizerMaterial& tokenizer,
+                                                const std::string& chat_template) {
+  TITAN_RETURN_IF_ERROR(ValidateModelConfig(config));
+  const std::filesystem::path root(folder);
+  std::error_code error;
+  std::filesystem::create_directories(root, error);
+  if (error) return Unavailable(fmt::format("{}: cannot create: {}", folder, error.message()));
+  TITAN_RETURN_IF_ERROR(WriteText(root / "config.json", ToHfConfigJson(config)));
+  const std::pair<const char*, const std::string*> texts[] = {
+      {"tokenizer.json", &tokenizer.tokenizer_json},
+      {"tokenizer_config.json", &tokenizer.tokenizer_config_json},
+      {"chat_template.jinja", &chat_template},
+  };
+  for (const auto& [leaf, text] : texts) {
+    if (text->empty()) continue;
+    TITAN_RETURN_IF_ERROR(WriteText(root / leaf, *text));
+  }
+  TITAN_ASSIGN_OR_RETURN(SafetensorsWriter writer,
+                         SafetensorsWriter::Create((root / "model.safetensors").string(),
+                                                   CanonicalTensors(config), {{"format", "pt"}}));
+  return HfFolderWriter(std::move(writer));
+}
+
+}  // namespace titan::formats

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vector forms of elementary.h and of the row sum, for one Highway target: included between the target
+// guards of a kernel source (isa.h shows the recipe), once per target. A vector holds HWY_LANES(float)
+// independent outputs; nothing here depends on that number, so AVX2 and AVX-512 give the same bits.
+// The operations and their sequence are those of the scalar functions.
+#if defined(TITAN_CORE_KERNELS_ELEMENTARY_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TITAN_CORE_KERNELS_ELEMENTARY_INL_H_
+#undef TITAN_CORE_KERNELS_ELEMENTARY_INL_H_
+#else
+#define TITAN_CORE_KERNELS_ELEMENTARY_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "core/kernels/elementary.h"
+#include "core/kernels/order.h"
+
+#if TITAN_KERNEL_TARGET
+HWY_BEFORE_NAMESPACE();
+namespace titan::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+inline constexpr int64_t kLanes = HWY_LANES(float);
+
+HWY_INLINE FloatVec Load(const float* p) { return hn::LoadU(FloatTag(), p); }
+HWY_INLINE FloatVec Broadcast(float value) { return hn::Set(FloatTag(), value); }
+HWY_INLINE void Store(FloatVec v, float* p) { hn::StoreU(v, FloatTag(), p); }
+
+// The first `count` elements and +0 beyond; nothing beyond is read.
+HWY_INLINE FloatVec LoadPart(const float* p, int64_t count) {
+  if (HWY_LIKELY(count >= kLanes)) return Load(p);
+  return hn::MaskedLoad(hn::FirstN(FloatTag(), static_cast<size_t>(count)), FloatTag(), p);
+}
+// Writes the first `count` elements only.
+HWY_INLINE void StorePart(FloatVec v, float* p, int64_t count) {
+  if (HWY_LIKELY(count >= kLanes)) return Store(v, p);
+  hn::BlendedStore(v, hn::FirstN(FloatTag(), static_cast<size_t>(count)), FloatTag(), p);
+}
+
+// DExp of elementary.h.
+HWY_INLINE FloatVec VExp(FloatVec x) {
+  namespace el = elementary;
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const FloatVec shift = Broadcast(el::kRoundShift);
+  const FloatVec t = hn::MulAdd(x, Broadcast(el::kLog2E), shift);
+  const FloatVec n = hn::Sub(t, shift);
+  FloatVec r = hn::MulAdd(n, Broadcast(-el::kLn2Hi), x);
+  r = hn::MulAdd(n, Broadcast(-el::kLn2Lo), r);
+  FloatVec p = Broadcast(el::kExpPoly[4]);
+  for (int i = 3; i >= 0; --i) p = hn::MulAdd(p, r, Broadcast(el::kExpPoly[i]));
+  p = hn::MulAdd(p, r, Broadcast(1.0f));
+  p = hn::MulAdd(p, r, Broadcast(1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::Sub(hn::BitCast(di, t), hn::BitCast(di, shift)));
+  FloatVec y = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  y = hn::IfThenElse(hn::Ge(x, Broadcast(el::kExpOverflow)),
+                     Broadcast(std::numeric_limits<float>::infinity()), y);
+  y = hn::IfThenElse(hn::Le(x, Broadcast(el::kExpUnderflow)), hn::Zero(d), y);
+  return hn::IfThenElse(hn::Eq(x, x), y, Broadcast(std::bit_cast<float>(el::kNanBits)));
+}
+
+// DLog of elementary.h.
+HWY_INLINE FloatVec VLog(FloatVec x) {
+  namespace el = elementary;
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto bits = hn::BitCast(di, x);
+  const auto e = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, el::kSqrtHalfBits)));
+  const FloatVec m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
+  const FloatVec f = hn::Sub(m, Broadcast(1.0f));
+  const FloatVec ef = hn::ConvertTo(d, e);
+  FloatVec p = Broadcast(el::kLogPoly[8]);
+  for (int i = 7; i >= 0; --i) p = hn::MulAdd(p, f, Broadcast(el::kLogPoly[i]));
+  const FloatVec f2 = hn::Mul(f, f);
+  FloatVec low = hn::Mul(hn::Mul(f2, f), p);
+  low = hn::MulAdd(ef, Broadcast(el::kLn2Lo), low);
+  low = hn::MulAdd(f2, Broadcast(-0.5f), low);
+  FloatVec y = hn::MulAdd(ef, Broadcast(el::kLn2Hi), hn::Add(f, low));
+  y = hn::IfThenElse(hn::Eq(x, Broadcast(kInfinity)), x, y);
+  y = hn::IfThenElse(hn::Lt(x, Broadcast(el::kLeastNormal)), Broadcast(-kInfinity), y);
+  return hn::IfThenElse(hn::Gt(x, Broadcast(-el::kLeastNormal)), y,
+                        Broadcast(std::bit_cast<float>(el::kNanBits)));
+}
+
+// 1 + DExp(-x), the denominator of sigmoid and silu.
+HWY_INLINE FloatVec VSigmoidDenominator(FloatVec x) {
+  return hn::Add(Broadcast(1.0f), VExp(hn::Neg(x)));
+}
+
+// The tree 8, 4, 2, 1 over 16 values: lane j += lane j + h.
+HWY_INLINE float Tree16(const FloatVec (&v)[16 / kLanes]) {
+  const hn::CappedTag<float, 8> d8;
+  const hn::CappedTag<float, 4> d4;
+#if HWY_TARGET == HWY_AVX3
+  const auto v8 = hn::Add(hn::LowerHalf(d8, v[0]), hn::UpperHalf(d8, v[0]));
+#else
+  const auto v8 = hn::Add(v[0], v[1]);
+  (void)d8;
+#endif
+  const auto v4 = hn::Add(hn::LowerHalf(d4, v8), hn::UpperHalf(d4, v8));
+  const auto v2 = hn::Add(v4, hn::Shuffle1032(v4));
+  return hn::GetLane(hn::Add(v2, hn::Shuffle2301(v2)));
+}
+
+// The tree 32, 16, ..., 1 over the 64 lanes of a row sum or of a key block.
+HWY_INLINE float Tree64(const FloatVec (&lane)[kRowSumLanes / kLanes]) {
+  constexpr int64_t kQuarter = 16 / kLanes;
+  FloatVec sums[kQuarter];
+  for (int64_t i = 0; i < kQuarter; ++i) {
+    sums[i] = hn::Add(hn::Add(lane[i], lane[i + 2 * kQuarter]),
+                      hn::Add(lane[i + kQuarter], lane[i + 3 * kQuarter]));
+  }
+  return Tree16(sums);
+}
+
+// One chunk of at most 1024 elements: `add(acc, i, count)` gives acc plus the terms of elements i..,
+// of which `count` (1..kLanes) exist; the terms beyond them must be +0.
+template <typename AddTerms>
+HWY_INLINE float ChunkSum(int64_t count, const AddTerms& add) {
+  constexpr int64_t kVectors = kRowSumLanes / kLanes;
+  FloatVec lane[kVectors];
+  for (int64_t v = 0; v < kVectors; ++v) lane[v] = hn::Zero(FloatTag());
+  int64_t i = 0;
+  for (; i + kRowSumLanes <= count; i += kRowSumLanes) {
+    for (int64_t v = 0; v < kVectors; ++v) lane[v] = add(lane[v], i + v * kLanes, kLanes);
+  }
+  for (int64_t v = 0; v < kVectors; ++v) {
+    const int64_t at = i + v * kLanes;
+    if (at < count) lane[v] = add(lane[v], at, count - at < kLanes ? count - at : kLanes);
+  }
+  return Tree64(lane);
+}
+
+HWY_INLINE float RowSumVector(const float* x, int64_t n) {
+  float total = 0.0f;
+  for (int64_t c = 0; c < n; c += kRowSumChunk) {
+    const int64_t count = n - c < kRowSumChunk ? n - c : kRowSumChunk;
+    total = total + ChunkSum(count, [x, c](FloatVec acc, int64_t i, int64_t left) {
+              return hn::Add(acc, LoadPart(x + c + i, left));
+            });
+  }
+  return total;
+}
+
+HWY_INLINE float RowSumProductVector(const float* a, const float* b, int64_t n) {
+  float total = 0.0f;
+  for (int64_t c = 0; c < n; c += kRowSumChunk) {
+    const int64_t count = n - c < kRowSumChunk ? n - c : kRowSumChunk;
+    total = total + ChunkSum(count, [a, b, c](FloatVec acc, int64_t i, int64_t left) {
+              return hn::MulAdd(LoadPart(a + c + i, left), LoadPart(b + c + i, left), acc);
+            });
+  }
+  return total;
+}
+
+}  // namespace titan::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // TITAN_KERNEL_TARGET
+
+#endif  // TITAN_CORE_KERNELS_ELEMENTARY_INL_H_

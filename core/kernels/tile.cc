@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/tile.h"
+
+#include <xmmintrin.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include "core/base/check.h"
+#include "core/kernels/isa.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/tile.cc"
+#include "core/kernels/targets.h"
+// clang-format off: foreach_target comes before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#if TITAN_KERNEL_TARGET
+HWY_BEFORE_NAMESPACE();
+namespace titan::kernels::HWY_NAMESPACE {
+namespace {
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using V = hn::Vec<D>;
+
+constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
+constexpr int kVectors = 2;               // per row of the register tile
+constexpr int kSpan = kLanes * kVectors;  // columns of the register tile
+constexpr int kPanel = static_cast<int>(kPanelColumns);
+constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
+constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
+// How far ahead the panel is prefetched, in steps of k (one step is 128 bytes): the hardware stops
+// at each 4 KiB page, and with few rows the weights come from memory.
+constexpr int kPrefetchSteps = 16;
+static_assert(kPanel % kSpan == 0);
+
+template <int kRows>
+HWY_INLINE void ClearTile(V (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    acc[r][0] = hn::Zero(D());
+    acc[r][1] = hn::Zero(D());
+  }
+}
+
+// Advances the chains by k steps. a[k][kRows], b[k][32] of which kSpan columns are used.
+template <int kRows>
+HWY_INLINE void AdvanceTile(V (&acc)[kRows][kVectors], const float* HWY_RESTRICT a,
+                            const float* HWY_RESTRICT b, int64_t k) {
+  const D d;
+#pragma GCC unroll 2
+  for (int64_t i = 0; i < k; ++i) {
+    const V b0 = hn::LoadU(d, b);
+    const V b1 = hn::LoadU(d, b + kLanes);
+    if constexpr (kRows <= 4) {
+      _mm_prefetch(reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel), _MM_HINT_T0);
+      if constexpr (kSpan > 16) {
+        _mm_prefetch(reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel + 16), _MM_HINT_T0);
+      }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const V x = hn::Set(d, a[r]);
+      acc[r][0] = hn::MulAdd(x, b0, acc[r][0]);
+      acc[r][1] = hn::MulAdd(x, b1, acc[r][1]);
+    }
+    a += kRows;
+    b += kPanel;
+  }
+}
+
+template <int kRows>
+void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, int leaves,
+                const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc) {
+  const D d;
+  const int64_t length = k / leaves;
+  HWY_ALIGN float levels[kMaxLevels][kRows]
+                        [kSpan];  // finished subtrees, a binary counter of leaves
+  for (int half = 0; half < kPanel; half += kSpan) {
+    for (int leaf = 0; leaf < leaves; ++leaf) {
+      V acc[kRows][kVectors];
+      ClearTile<kRows>(acc);
+      AdvanceTile<kRows>(acc, a + leaf * length * kRows, b + leaf * length * kPanel + half, length);
+      int level = 0;
+      for (int bits = leaf; (bits & 1) != 0; bits >>= 1, ++level) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          acc[r][0] = hn::Add(hn::Load(d, levels[level][r]), acc[r][0]);
+          acc[r][1] = hn::Add(hn::Load(d, levels[level][r] + kLanes), acc[r][1]);
+        }
+      }
+      if (leaf + 1 < leaves) {
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          hn::Store(acc[r][0], d, levels[level][r]);
+          hn::Store(acc[r][1], d, levels[level][r] + kLanes);
+        }
+        continue;
+      }
+      if (bias != nullptr) {
+        const V bias0 = hn::LoadU(d, bias + half);
+        const V bias1 = hn::LoadU(d, bias + half + kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          acc[r][0] = hn::Add(acc[r][0], bias0);
+          acc[r][1] = hn::Add(acc[r][1], bias1);
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        hn::StoreU(acc[r][0], d, c + r * ldc + half);
+        hn::StoreU(acc[r][1], d, c + r * ldc + half + kLanes);
+      }
+    }
+  }
+}
+
+template <int kRows>
+void ChainTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, bool resume,
+               float* HWY_RESTRICT c, int64_t ldc) {
+  const D d;
+  for (int half = 0; half < kPanel; half += kSpan) {
+    V acc[kRows][kVectors];
+    ClearTile<kRows>(acc);
+    if (resume) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][0] = hn::LoadU(d, c + r * ldc + half);
+        acc[r][1] = hn::LoadU(d, c + r * ldc + half + kLanes);
+      }
+    }
+    AdvanceTile<kRows>(acc, a, b + half, k);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      hn::StoreU(acc[r][0], d, c + r * ldc + half);
+      hn::StoreU(acc[r][1], d, c + r * ldc + half + kLanes);
+    }
+  }
+}
+
+template <int kRows>
+void AccumulateTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k,
+                    float* HWY_RESTRICT c, int64_t ldc) {
+  const D d;
+  for (int half = 0; half < kPanel; half += kSpan) {
+    V acc[kRows][kVectors];
+    ClearTile<kRows>(acc);
+    AdvanceTile<kRows>(acc, a, b + half, k);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float* row = c + r * ldc + half;
+      hn::StoreU(hn::Add(hn::LoadU(d, row), acc[r][0]), d, row);
+      hn::StoreU(hn::Add(hn::LoadU(d, row + kLanes), acc[r][1]), d, row + kLanes);
+    }
+  }
+}
+
+// Calls function<rows>(args...) for a run-time rows in 1..kMaxRows.
+template <int kRows, typename Call>
+HWY_INLINE void WithRows(int rows, const Call& call) {
+  if constexpr (kRows == 1) {
+    call(std::integral_constant<int, 1>());
+  } else {
+    if (rows == kRows) {
+      call(std::integral_constant<int, kRows>());
+    } else {
+      WithRows<kRows - 1>(rows, call);
+    }
+  }
+}
+
+void OutputRows(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+                float* c, int64_t ldc) {
+  WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc); });
+}
+
+}  // namespace
+
+void Output(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+            float* c, int64_t ldc, int columns) {
+  if (columns == kPanel) {
+    OutputRows(rows, a, b, k, leaves, bias, c, ldc);
+    return;
+  }
+  HWY_ALIGN float whole[kMaxRows * kPanel];
+  OutputRows(rows, a, b, k, leaves, bias, whole, kPanel);
+  for (int r = 0; r < rows; ++r) {
+    std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
+  }
+}
+
+void Chain(int rows, const float* a, const float* b, int64_t k, bool resume, float* c,
+           int64_t ldc) {
+  WithRows<kMaxRows>(rows, [&](auto n) { ChainTile<n()>(a, b, k, resume, c, ldc); });
+}
+
+void Accumulate(int rows, const float* a, const float* b, int64_t k, float* c, int64_t ldc,
+                int columns) {
+  if (columns == kPanel) {
+    WithRows<kMaxRows>(rows, [&](auto n) { AccumulateTile<n()>(a, b, k, c, ldc); });
+    return;
+  }
+  HWY_ALIGN float chain[kMaxRows * kPanel];
+  Chain(rows, a, b, k, false, chain, kPanel);
+  for (int r = 0; r < rows; ++r) {
+    for (int j = 0; j < columns; ++j) c[r * ldc + j] = c[r * ldc + j] + chain[r * kPanel + j];
+  }
+}
+
+}  // namespace titan::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // TITAN_KERNEL_TARGET
+
+#if HWY_ONCE
+namespace titan::kernels::internal {
+namespace {
+
+constexpr TileKernels kAvx2Kernels = {6, &N_AVX2::Output, &N_AVX2::Chain, &N_AVX2::Accumulate};
+constexpr TileKernels kAvx512Kernels = {14, &N_AVX3::Output, &N_AVX3::Chain, &N_AVX3::Accumulate};
+
+constexpr std::align_val_t kAlignment{64};
+struct AlignedDelete {
+  void operator()(float* p) const { ::operator delete[](p, kAlignment); }
+};
+struct Buffer {
+  std::unique_ptr<float[], AlignedDelete> data;
+  int64_t floats = 0;
+};
+
+}  // namespace
+
+const TileKernels& CurrentTileKernels() {
+  return CurrentIsa() == Isa::kAvx512 ? kAvx512Kernels : kAvx2Kernels;
+}
+
+void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed) {
+  if (rows == 1) {
+    std::memcpy(packed, x, static_cast<size_t>(k) * sizeof(float));
+    return;
+  }
+  const int64_t whole = k - k % 4;
+  int row = 0;
+  for (; row + 4 <= rows; row += 4) {
+    for (int64_t i = 0; i < whole; i += 4) {
+      Transpose4x4(x + row * ldx + i, ldx, packed + i * rows + row, rows);
+    }
+    for (int64_t i = whole; i < k; ++i) {
+      for (int r = row; r < row + 4; ++r) packed[i * rows + r] = x[r * ldx + i];
+    }
+  }
+  for (; row < rows; ++row) {
+    for (int64_t i = 0; i < k; ++i) packed[i * rows + row] = x[row * ldx + i];
+  }
+}
+
+void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed) {
+  for (int64_t i = 0; i < k; ++i) {
+    for (int r = 0; r < rows; ++r) packed[i * rows + r] = x[i * ldx + r];
+  }
+}
+
+void PackPanelRows(const float* y, int64_t ldy, int columns, int64_t k, float* panel) {
+  if (columns == kPanelColumns) {
+    for (int64_t i = 0; i < k; ++i) {
+      std::memcpy(panel + i * kPanelColumns, y + i * ldy, kPanelColumns * sizeof(float));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < k; ++i) {
+    for (int j = 0; j < kPanelColumns; ++j) {
+      panel[i * kPanelColumns + j] = j < columns ? y[i * ldy + j] : 0.0f;
+    }
+  }
+}
+
+float* ScratchFloats(Scratch slot, int64_t floats) {
+  thread_local std::array<Buffer, static_cast<size_t>(Scratch::kCount)> buffers;
+  Buffer& buffer = buffers[static_cast<size_t>(slot)];
+  if (buffer.floats < floats) {
+    buffer.data.reset();
+    buffer.data.reset(static_cast<float*>(
+        ::operator new[](static_cast<size_t>(floats) * sizeof(float), kAlignment)));
+    buffer.floats = floats;
+  }
+  return buffer.data.get();
+}
+
+}  // namespace titan::kernels::internal
+#endif  // HWY_ONCE

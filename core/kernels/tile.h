@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Internal to core/kernels: the register-tiled micro-kernel under linear.cc and head.cc. It
+// multiplies a tile of a few rows, packed as a[k][rows], with one 32-column panel b[k][32]. Lanes
+// run over the panel's columns and every output is one chain over ascending k, so the tile's
+// height, the place where a chain is interrupted and the instruction set cannot change a bit.
+#ifndef TITAN_CORE_KERNELS_TILE_H_
+#define TITAN_CORE_KERNELS_TILE_H_
+
+#include <xmmintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/kernels/order.h"
+
+namespace titan::kernels::internal {
+
+inline constexpr int kMaxTileRows = 14;
+
+// m rows cut into the fewest tiles of at most max_rows, as even as possible.
+class RowTiles {
+ public:
+  RowTiles(int64_t m, int max_rows)
+      : count_((m + max_rows - 1) / max_rows),
+        base_(count_ == 0 ? 0 : m / count_),
+        longer_(count_ == 0 ? 0 : m % count_) {}
+  int64_t count() const { return count_; }
+  int64_t begin(int64_t tile) const { return tile * base_ + std::min(tile, longer_); }
+  int rows(int64_t tile) const { return static_cast<int>(base_ + (tile < longer_ ? 1 : 0)); }
+
+ private:
+  int64_t count_, base_, longer_;
+};
+
+struct TileKernels {
+  int max_rows;  // 14 with AVX-512, 6 with AVX2: what the registers hold
+
+  // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
+  // floats or null). 1 <= columns <= 32; nothing beyond is written.
+  void (*output)(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+                 float* c, int64_t ldc, int columns);
+  // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
+  void (*chain)(int rows, const float* a, const float* b, int64_t k, bool resume, float* c,
+                int64_t ldc);
+  // c[rows][columns] = c + chain over k from +0.
+  void (*accumulate)(int rows, const float* a, const float* b, int64_t k, float* c, int64_t ldc,
+                     int columns);
+};
+
+// Those of the instruction set in use.
+const TileKernels& CurrentTileKernels();
+
+// x[rows][k] (stride ldx) -> packed[k][rows].
+void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
+// x[k][rows] (stride ldx) -> packed[k][rows].
+void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
+// y[k][columns] (stride ldy) -> panel[k][32], pad columns +0.
+void PackPanelRows(const float* y, int64_t ldy, int columns, int64_t k, float* panel);
+
+// out[j][i] = in[i][j] for a 4 x 4 block.
+inline void Transpose4x4(const float* in, int64_t ldi, float* out, int64_t ldo) {
+  __m128 r0 = _mm_loadu_ps(in);
+  __m128 r1 = _mm_loadu_ps(in + ldi);
+  __m128 r2 = _mm_loadu_ps(in + 2 * ldi);
+  __m128 r3 = _mm_loadu_ps(in + 3 * ldi);
+  _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
+  _mm_storeu_ps(out, r0);
+  _mm_storeu_ps(out + ldo, r1);
+  _mm_storeu_ps(out + 2 * ldo, r2);
+  _mm_storeu_ps(out + 3 * ldo, r3);
+}
+
+// Working memory of the calling thread, 64-byte aligned, kept until the thread ends and grown on
+// demand; the contents are undefined. Each slot is one buffer: a function owns the slots that it
+// names.
+enum class Scratch {
+  kRows,
+  kPanel,
+  kPartial,
+  kLogits,
+  kGradient,
+  kTransposed,
+  kStatistics,
+  kCount
+};
+float* ScratchFloats(Scratch slot, int64_t floats);
+
+}  // namespace titan::kernels::internal
+
+#endif  // TITAN_CORE_KERNELS_TILE_H_

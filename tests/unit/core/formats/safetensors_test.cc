@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: safetensors are read exactly or refused by name, and what the writer makes reads back
+// equal. Method: the field cases; headers made by hand, one fault each; round trips.
+#include "core/formats/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/formats/hf_folder.h"
+#include "core/formats/model_source.h"
+#include "tests/support/test_files.h"
+
+namespace titan::formats {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string FileOf(const std::string& header, size_t num_data_bytes) {
+  const uint64_t length = header.size();
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return bytes + header + std::string(num_data_bytes, '\1');
+}
+
+TEST(SafetensorsTest, FilesWithOnlyMetadataAndWithEmptyMetadataAreFine) {
+  const auto only = SafetensorsFile::Open(CasePath("safetensors/metadata_only.safetensors"));
+  ASSERT_TRUE(only.ok()) << only.status();
+  EXPECT_TRUE(only->tensors().empty());
+  EXPECT_EQ(only->metadata(), (std::map<std::string, std::string>{
+                                  {"format", "pt"}, {"run", "demo"}, {"note", "tie=\"yes\""}}));
+  const auto empty = SafetensorsFile::Open(CasePath("safetensors/empty_metadata.safetensors"));
+  ASSERT_TRUE(empty.ok()) << empty.status();
+  std::vector<float> w(2);
+  ASSERT_TRUE(empty->ConvertTensor("w", w).ok());
+  EXPECT_EQ(w, (std::vector<float>{1.5f, -2.0f}));
+
+  const TempFolder folder;
+  auto writer = SafetensorsWriter::Create(folder.path("m.safetensors"), {}, only->metadata());
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  const auto again = SafetensorsFile::Open(folder.path("m.safetensors"));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->metadata(), only->metadata());
+}
+
+TEST(SafetensorsTest, MalformedFilesAreRefusedByName) {
+  const std::string w = R"("w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]})";
+  const struct {
+    std::string header;
+    size_t data;
+    std::string words;
+  } cases[] = {
+      {"{" + w + R"(, "v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8,
+       "overlaps"},
+      {"{" + w + R"(, "v": {"dtype": "F32", "shape": [1], "data_offsets": [12, 16]}})", 16,
+       "tensor v"},
+      {"{" + w + ", " + w + "}", 8, "\"w\" stands twice"},
+      {"{" + w + "}", 7, "tensor w"},
+      {"{" + w + "}", 9, "last 1 bytes"},
+      {R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})", 8, "tensor w"},
+      {R"({"w": {"dtype": "F33", "shape": [2], "data_offsets": [0, 8]}})", 8, "F33"},
+      {R"({"w": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}})", 8, "shape"},
+      {R"({"w": {"dtype": "F32", "shape": [1099511627776, 1099511627776], "data_offsets": [0, 8]}})",
+       8, "tensor w: shape"},
+      {R"({"w": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}})", 8, "data_offsets"},
+      {R"({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 18446744073709551615]}})", 8,
+       "data_offsets"},
+      {R"({"w": {"dtype": "F32", "shape": [2]}})", 8, "data_offsets"},
+      {R"({"w": 3})", 0, "tensor w"},
+      {R"({"__metadata__": {"a": 1}})", 0, "__metadata__.a"},
+      {"[]", 0, "header"},
+      {"{", 0, "header"},
+  };
+  const TempFolder folder;
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.header);
+    const std::string path = WriteBytes(folder.path("bad.safetensors"), FileOf(c.header, c.data));
+    const auto file = SafetensorsFile::Open(path);
+    ASSERT_FALSE(file.ok());
+    EXPECT_THAT(MessageOf(file.status()), HasSubstr("bad.safetensors"));
+    EXPECT_THAT(MessageOf(file.status()), HasSubstr(c.words));
+  }
+  for (const std::string& bytes : {std::string(), std::string("abc"), std::string(8, '\xff')}) {
+    EXPECT_FALSE(SafetensorsFile::Open(WriteBytes(folder.path("bad"), bytes)).ok());
+  }
+}
+
+TEST(SafetensorsTest, WrittenInPiecesReadsBackEqual) {
+  const TempFolder folder;
+  const std::string path = folder.path("w.safetensors");
+  const std::vector<TensorSpec> specs = {{"b", {2, 3}}, {"nothing", {0, 4}}, {"a", {1}}};
+  const std::vector<float> b = {1, -2, 3, -4, 5, -6}, a = {0.5f};
+  auto writer = SafetensorsWriter::Create(path, specs, {{"format", "pt"}});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  EXPECT_FALSE(writer->Append("a", a).ok());  // b is due
+  ASSERT_TRUE(writer->Append("b", std::span(b).first(2)).ok());
+  EXPECT_FALSE(writer->Append("b", b).ok());  // too many
+  ASSERT_TRUE(writer->Append("b", std::span(b).last(4)).ok());
+  EXPECT_FALSE(writer->Finish().ok());  // a is missing
+  EXPECT_FALSE(std::filesystem::exists(path));
+  ASSERT_TRUE(writer->Append("a", a).ok());
+  ASSERT_TRUE(writer->Finish().ok());
+
+  const auto file = SafetensorsFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<float> got(6);
+  ASSERT_TRUE(file->ConvertTensor("b", got).ok());
+  EXPECT_EQ(got, b);
+  EXPECT_EQ(file->tensors().at("nothing").num_elements(), 0);
+  EXPECT_EQ(file->metadata().at("format"), "pt");
+}
+
+TEST(SafetensorsTest, AnAbandonedWriterLeavesNothing) {
+  const TempFolder folder;
+  {
+    auto writer = SafetensorsWriter::Create(folder.path("w"), {{"a", {1}}}, {});
+    ASSERT_TRUE(writer.ok());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(HfFolderTest, ATiedModelMayStoreItsHead) {
+  const auto model = OpenModelSource(CasePath("safetensors/tied_with_head"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->tensors().back().name, "model.norm.weight");
+
+  const TempFolder folder;
+  std::string bytes = ReadBytes(CasePath("safetensors/tied_with_head/model.safetensors"));
+  bytes[bytes.size() - 13504] ^= 1;  // the head comes first in the data
+  WriteBytes(folder.path("model.safetensors"), bytes);
+  WriteBytes(folder.path("config.json"),
+             ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+  const Status status = OpenModelSource(folder.path()).status();
+  EXPECT_THAT(MessageOf(status), HasSubstr("lm_head.weight"));
+}
+
+TEST(HfFolderTest, AnUntiedModelWithoutHeadIsRefusedByName) {
+  const Status status = OpenModelSource(CasePath("safetensors/untied_no_head")).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(MessageOf(status), HasSubstr("lm_head.weight"));
+  EXPECT_THAT(MessageOf(status), HasSubstr("tie_word_embeddings"));
+}
+
+TEST(HfFolderTest, AFileWithoutTensorsIsNoModel) {
+  const TempFolder folder;
+  WriteBytes(folder.path("model.safetensors"),
+             ReadBytes(CasePath("safetensors/metadata_only.safetensors")));
+  WriteBytes(folder.path("config.json"),
+             ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+  EXPECT_THAT(MessageOf(OpenModelSource(folder.path()).status()),
+              HasSubstr("model.embed_tokens.weight is missing"));
+}
+
+// Every tensor of `model`, as f32, in order.
+std::vector<std::vector<float>> ReadAll(const ModelSource& model) {
+  std::vector<std::vector<float>> out;
+  for (const TensorSpec& tensor : model.tensors()) {
+    out.emplace_back(static_cast<size_t>(tensor.num_elements()));
+    EXPECT_TRUE(model.ReadTensorF32(tensor.name, out.back()).ok()) << tensor.name;
+  }
+  return out;
+}
+
+TEST(HfFolderTest, ExportOfAGgufReadsBackEqual) {
+  for (const std::string name : {"gguf/qk_llama.gguf", "gguf/qk_qwen2.gguf"}) {
+    const auto source = OpenModelSource(CasePath(name));
+    ASSERT_TRUE(source.ok()) << source.status();
+    const auto values = ReadAll(**source);
+    const TempFolder folder;
+    auto writer = HfFolderWriter::Create(folder.path("model"), (*source)->config(),
+                                         (*source)->tokenizer(), "{{ messages }}");
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_TRUE(writer->Append((*source)->tensors()[i].name, values[i]).ok());
+    }
+    ASSERT_TRUE(writer->Finish().ok());
+    const auto again = OpenModelSource(folder.path("model"));
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->config(), (*source)->config());
+    EXPECT_EQ((*again)->chat_template(), "{{ messages }}");
+    EXPECT_EQ(ReadAll(**again), values);
+  }
+}
+
+// Splits the case model into two shards with an index.
+void WriteShards(const TempFolder& folder, const std::string& second_place_of_norm) {
+  const auto whole = OpenModelSource(CasePath("safetensors/tied_with_head"));
+  ASSERT_TRUE(whole.ok());
+  const auto values = ReadAll(**whole);
+  std::string map;
+  for (const bool second : {false, true}) {
+    const std::string leaf = second ? "model-2.safetensors" : "model-1.safetensors";
+    std::vector<TensorSpec> specs;
+    for (const TensorSpec& tensor : (*whole)->tensors()) {
+      if ((tensor.name == "model.norm.weight") == second) specs.push_back(tensor);
+    }
+    auto writer = SafetensorsWriter::Create(folder.path(leaf), specs, {{"format", "pt"}});
+    ASSERT_TRUE(writer.ok());
+    for (size_t i = 0; i < values.size(); ++i) {
+      const std::string& name = (*whole)->tensors()[i].name;
+      if ((name == "model.norm.weight") != second) continue;
+      ASSERT_TRUE(writer->Append(name, values[i]).ok());
+      map += (map.empty() ? "\"" : ", \"") + name + "\": \"" +
+             (second ? second_place_of_norm : leaf) + "\"";
+    }
+    ASSERT_TRUE(writer->Finish().ok());
+  }
+  WriteBytes(folder.path("model.safetensors.index.json"), "{\"weight_map\": {" + map + "}}");
+  WriteBytes(folder.path("config.json"),
+             ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+}
+
+TEST(HfFolderTest, ShardsAreReadThroughTheirIndex) {
+  const TempFolder folder;
+  WriteShards(folder, "model-2.safetensors");
+  const auto sharded = OpenModelSource(folder.path());
+  ASSERT_TRUE(sharded.ok()) << sharded.status();
+  const auto whole = OpenModelSource(CasePath("safetensors/tied_with_head"));
+  EXPECT_EQ(ReadAll(**sharded), ReadAll(**whole));
+}
+
+TEST(HfFolderTest, AWrongIndexIsRefused) {
+  for (const std::string place : {"model-1.safetensors", "../model-2.safetensors", "none", ""}) {
+    const TempFolder folder;
+    WriteShards(folder, place);
+    const Status status = OpenModelSource(folder.path()).status();
+    EXPECT_FALSE(status.ok()) << place;
+  }
+}
+
+TEST(HfFolderTest, TheDefaultTemplateOfTheTokenizerConfigIsRead) {
+  const TempFolder folder;
+  for (const char* leaf : {"config.json", "model.safetensors"}) {
+    WriteBytes(folder.path(leaf),
+               ReadBytes(CasePath(std::string("safetensors/tied_with_head/") + leaf)));
+  }
+  WriteBytes(folder.path("tokenizer_config.json"), R"({"chat_template": [
+      {"name": "tool_use", "template": "x"}, {"name": "default", "template": "y"}]})");
+  auto model = OpenModelSource(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->chat_template(), "y");
+  WriteBytes(folder.path("chat_template.jinja"), "z");
+  model = OpenModelSource(folder.path());
+  ASSERT_TRUE(model.ok());
+  EXPECT_EQ((*model)->chat_template(), "z");
+}
+
+TEST(HfFolderTest, NanInAWeightIsRefusedWithItsTensor) {
+  const TempFolder folder;
+  std::string bytes = ReadBytes(CasePath("safetensors/tied_with_head/model.safetensors"));
+  for (size_t i = bytes.size() - 4; i < bytes.size(); ++i) bytes[i] = '\xff';  // end of model.norm
+  WriteBytes(folder.path("model.safetensors"), bytes);
+  WriteBytes(folder.path("config.json"),
+             ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+  const auto model = OpenModelSource(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::vector<float> norm(16);
+  const Status status = (*model)->ReadTensorF32("model.norm.weight", norm);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(MessageOf(status), HasSubstr("model.norm.weight: element 15"));
+}
+
+}  // namespace
+}  // namespace titan::formats

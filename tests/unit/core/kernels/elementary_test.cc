@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Elementary functions and row sums: vector against scalar by bits on both instruction sets, with
+// and without flush-to-zero, accuracy against double, and the values at the edges. With the
+// argument
+// --all_inputs (the long suite) every one of the 2^32 inputs is swept instead of a seeded subset.
+#include "core/kernels/elementary.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "core/base/philox.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/reference_ops.h"
+#include "core/kernels/row_sum.h"
+#include "tests/support/kernel_cases.h"
+
+namespace titan::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr uint32_t kBlock = 1 << 16;
+
+// Every `stride`-th block of inputs, so that all exponents and signs are met.
+uint32_t BlockStride() { return tests::AllInputs() ? 1 : 61; }
+
+using Scalar = float (*)(float);
+using Vector = void (*)(const float*, int64_t, float*);
+
+uint64_t CountDifferences(Scalar scalar, Vector vector) {
+  uint64_t differing = 0;
+  std::vector<float> x(kBlock), want(kBlock), got(kBlock);
+  for (uint64_t block = 0; block < (uint64_t{1} << 32) / kBlock; block += BlockStride()) {
+    for (uint32_t i = 0; i < kBlock; ++i) {
+      x[i] = std::bit_cast<float>(static_cast<uint32_t>(block * kBlock + i));
+      want[i] = scalar(x[i]);
+    }
+    for (const Isa isa : tests::AllIsas()) {
+      EXPECT_TRUE(SetIsa(isa).ok());
+      vector(x.data(), kBlock, got.data());
+      for (uint32_t i = 0; i < kBlock; ++i)
+        differing += tests::BitsOf(want[i]) != tests::BitsOf(got[i]);
+    }
+  }
+  return differing;
+}
+
+TEST(ElementaryTest, VectorsEqualScalarsOnEveryExponentWithFlushing) {
+  const NumericThread numeric;
+  EXPECT_EQ(CountDifferences(&DExp, &ExpOf), 0u);
+  EXPECT_EQ(CountDifferences(&DLog, &LogOf), 0u);
+}
+
+TEST(ElementaryTest, FlushingChangesNoResult) {
+  std::vector<float> x, flushed, plain;
+  for (uint64_t i = 0; i < 200000; ++i)
+    x.push_back(std::bit_cast<float>(RandomWord(3, RandomDomain::kSampling, i, 0, 0)));
+  for (uint32_t bits = 0; bits < 0x00900000u; bits += 77777)
+    x.push_back(std::bit_cast<float>(bits));
+  {
+    const NumericThread numeric;
+    for (const float value : x) flushed.push_back(DExp(value)), flushed.push_back(DLog(value));
+  }
+  for (const float value : x) plain.push_back(DExp(value)), plain.push_back(DLog(value));
+  EXPECT_EQ(tests::CountDifferentBits(flushed, plain), 0);
+}
+
+TEST(ElementaryTest, ExpAndLogAreWithinTwoUlpOfDouble) {
+  double worst_exp = 0.0, worst_log = 0.0;
+  for (uint64_t i = 0; i < 400000; ++i) {
+    const double u = UniformFromWord(RandomWord(5, RandomDomain::kSampling, i, 1, 0));
+    const float x = static_cast<float>(-87.3 + u * 176.0);
+    const double e = std::exp(static_cast<double>(x));
+    worst_exp = std::max(worst_exp, std::abs(DExp(x) - e) / e * 0x1p23);
+    const float y = std::bit_cast<float>(static_cast<uint32_t>(0x00800000u + u * 0x7e800000u));
+    const float near_one = static_cast<float>(0.5 + u);
+    for (const float z : {y, near_one}) {
+      const double l = std::log(static_cast<double>(z));
+      if (l != 0.0) worst_log = std::max(worst_log, std::abs(DLog(z) - l) / std::abs(l) * 0x1p23);
+    }
+  }
+  EXPECT_LT(worst_exp, 1.3);
+  EXPECT_LT(worst_log, 1.6);
+  RecordProperty("worst_exp", std::to_string(worst_exp));
+  RecordProperty("worst_log", std::to_string(worst_log));
+}
+
+TEST(ElementaryTest, EdgesAreAsDefined) {
+  EXPECT_EQ(DExp(88.72f), kInfinity);
+  EXPECT_TRUE(std::isfinite(DExp(std::nextafter(88.72f, 0.0f))));
+  EXPECT_EQ(tests::BitsOf(DExp(-87.33f)), 0u);
+  EXPECT_GE(DExp(std::nextafter(-87.33f, 0.0f)), std::numeric_limits<float>::min());
+  EXPECT_EQ(DExp(kInfinity), kInfinity);
+  EXPECT_EQ(tests::BitsOf(DExp(-kInfinity)), 0u);
+  EXPECT_EQ(DExp(0.0f), 1.0f);
+  EXPECT_EQ(DExp(-0.0f), 1.0f);
+  EXPECT_EQ(tests::BitsOf(DExp(std::bit_cast<float>(0xffc12345u))), elementary::kNanBits);
+  EXPECT_EQ(tests::BitsOf(DLog(1.0f)), 0u);
+  EXPECT_EQ(DLog(0.0f), -kInfinity);
+  EXPECT_EQ(DLog(-0.0f), -kInfinity);
+  EXPECT_EQ(DLog(1e-40f), -kInfinity);
+  EXPECT_EQ(DLog(kInfinity), kInfinity);
+  EXPECT_EQ(tests::BitsOf(DLog(-1.0f)), elementary::kNanBits);
+  EXPECT_NEAR(DSigmoid(0.5f), 0.62245933, 1e-7);
+  EXPECT_NEAR(DSilu(-3.0f), -0.14227761, 1e-7);
+  EXPECT_EQ(DSilu(-1000.0f), 0.0f);
+}
+
+TEST(RowSumTest, EqualsScalarTwinForEveryLength) {
+  const NumericThread numeric;
+  for (int64_t n :
+       {1, 2, 7, 15, 16, 17, 63, 64, 65, 100, 576, 1023, 1024, 1025, 1536, 2049, 5000}) {
+    tests::Guarded a(n, n + 1), b(n, n + 2);
+    a.FillWide(n), b.FillWide(n + 50);
+    for (const Isa isa : tests::AllIsas()) {
+      ASSERT_TRUE(SetIsa(isa).ok());
+      EXPECT_EQ(tests::BitsOf(RowSum(a.data(), n)), tests::BitsOf(reference::RowSum(a.data(), n)))
+          << n;
+      EXPECT_EQ(tests::BitsOf(RowSumProduct(a.data(), b.data(), n)),
+                tests::BitsOf(reference::RowSumProduct(a.data(), b.data(), n)))
+          << n;
+    }
+  }
+}
+
+TEST(RowSumTest, OtherOrdersGiveOtherBits) {
+  const NumericThread numeric;
+  constexpr int64_t kCount = 4096;
+  tests::Guarded a(kCount, 9);
+  a.FillWide(11);
+  float ascending = 0.0f;
+  for (int64_t i = 0; i < kCount; ++i) ascending = ascending + a.data()[i];
+  EXPECT_NE(tests::BitsOf(RowSum(a.data(), kCount)), tests::BitsOf(ascending));
+}
+
+}  // namespace
+}  // namespace titan::kernels

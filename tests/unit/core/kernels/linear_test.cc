@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Linear and its gradients equal the scalar reference bit for bit, for both instruction sets, any
+// number of rows and threads, odd sizes, strides and unaligned pointers; a row's bits do not depend
+// on the rows around it. Each comparison is also made against a deliberately wrong order, which
+// must differ.
+#include "core/kernels/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/kernels/isa.h"
+#include "core/kernels/order.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/reference_linear.h"
+#include "tests/support/kernel_data.h"
+
+namespace titan::kernels {
+namespace {
+
+using titan::testing::IsPoison;
+using titan::testing::PoisonedFloats;
+using titan::testing::SameBits;
+using titan::testing::TestRandom;
+using titan::testing::UniformFloats;
+using titan::testing::WideFloats;
+
+std::vector<Isa> Isas() {
+  std::vector<Isa> isas = {Isa::kAvx2};
+  if (*DetectIsa() == Isa::kAvx512) isas.push_back(Isa::kAvx512);
+  return isas;
+}
+
+class LinearTest : public ::testing::TestWithParam<Isa> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(SetIsa(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(SetIsa("auto").ok()); }
+  NumericThread environment_;
+};
+
+// One problem with everything that may go wrong around it: strides, pointers off by one float,
+// poison in every gap.
+struct Problem {
+  Problem(int64_t m, int64_t n, int64_t k, uint64_t seed)
+      : m(m), n(n), k(k), ldx(k + 3), ldo(n + 5) {
+    rows = WideFloats(n * k, seed);
+    bias = WideFloats(n, seed + 1);
+    x_storage = PoisonedFloats(m * ldx + 1);
+    const std::vector<float> values = WideFloats(m * k, seed + 2);
+    for (int64_t r = 0; r < m; ++r) {
+      std::copy_n(values.data() + r * k, k, x_storage.data() + 1 + r * ldx);
+    }
+    Pool pool(1);
+    panel_storage = PoisonedFloats(PanelFloats(n, k) + 1);
+    PackPanels(pool, rows.data(), n, k, panel_storage.data() + 1);
+  }
+  const float* x() const { return x_storage.data() + 1; }
+  const float* panels() const { return panel_storage.data() + 1; }
+
+  int64_t m, n, k, ldx, ldo;
+  std::vector<float> rows, bias, x_storage, panel_storage;
+};
+
+// Runs the kernel into poisoned memory; returns out[m][n] and checks that the gaps stayed poison.
+std::vector<float> RunLinear(const Problem& p, int leaves, bool with_bias, Pool& pool) {
+  std::vector<float> storage = PoisonedFloats(p.m * p.ldo + 1);
+  float* out = storage.data() + 1;
+  Linear(pool, p.x(), p.ldx, p.m, p.panels(), p.n, p.k, leaves, with_bias ? p.bias.data() : nullptr,
+         out, p.ldo);
+  EXPECT_TRUE(IsPoison(storage[0]));
+  std::vector<float> dense;
+  for (int64_t r = 0; r < p.m; ++r) {
+    dense.insert(dense.end(), out + r * p.ldo, out + r * p.ldo + p.n);
+    for (int64_t j = p.n; j < p.ldo; ++j) {
+      if (!IsPoison(out[r * p.ldo + j])) ADD_FAILURE() << "row " << r << " wrote column " << j;
+    }
+  }
+  return dense;
+}
+
+std::vector<float> Reference(const Problem& p, int leaves, bool with_bias) {
+  std::vector<float> out(static_cast<size_t>(p.m * p.n));
+  reference::Linear(p.x(), p.ldx, p.m, p.rows.data(), p.n, p.k, leaves,
+                    with_bias ? p.bias.data() : nullptr, out.data(), p.n);
+  return out;
+}
+
+TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfRows) {
+  std::vector<int64_t> row_counts = {31, 32, 33, 63, 64, 65, 127, 128, 129, 1000};
+  for (int64_t m = 1; m <= 17; ++m) row_counts.push_back(m);
+  Pool pool(2);
+  for (const int64_t m : row_counts) {
+    const Problem p(m, 71, 136, 100 + static_cast<uint64_t>(m));
+    const std::vector<float> got = RunLinear(p, 4, true, pool);
+    const std::vector<float> wanted = Reference(p, 4, true);
+    EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * p.n)) << "m " << m;
+  }
+}
+
+TEST_P(LinearTest, EqualsTheReferenceForOddSizesEveryLeafCountAndThreadCount) {
+  TestRandom random(7);
+  for (int round = 0; round < 48; ++round) {
+    const int leaves = 1 << (round % 4);
+    const int threads = 1 + round % 3 + (round % 5 == 0 ? 1 : 0);
+    const int64_t m = 1 + random.Below(40), n = 1 + random.Below(150);
+    const int64_t k = leaves * (1 + random.Below(60));
+    const Problem p(m, n, k, 1000 + static_cast<uint64_t>(round));
+    Pool pool(threads);
+    const std::vector<float> got = RunLinear(p, leaves, round % 2 == 0, pool);
+    const std::vector<float> wanted = Reference(p, leaves, round % 2 == 0);
+    EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * n))
+        << "m " << m << " n " << n << " k " << k << " leaves " << leaves << " threads " << threads;
+  }
+}
+
+// Beyond the length up to which a chain is run in one go, parts of it are parked in memory.
+TEST_P(LinearTest, EqualsTheReferenceForLongChains) {
+  for (const int64_t m : {3, 29, 150}) {
+    for (const int leaves : {1, 8}) {
+      const Problem p(m, 37, leaves * (leaves == 1 ? 2501 : 1282), 50 + static_cast<uint64_t>(m));
+      for (const int threads : {1, 3}) {
+        Pool pool(threads);
+        const std::vector<float> got = RunLinear(p, leaves, true, pool);
+        const std::vector<float> wanted = Reference(p, leaves, true);
+        EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * p.n))
+            << "m " << m << " leaves " << leaves;
+      }
+    }
+  }
+}
+
+// Vacuity guard: with these operands another leaf count, a descending chain or a separate multiply
+// and add differ in most outputs, so the comparisons above mean something.
+TEST_P(LinearTest, AWrongOrderDiffersFromTheKernel) {
+  const Problem p(33, 71, 136, 5);
+  Pool pool(2);
+  const std::vector<float> got = RunLinear(p, 4, false, pool);
+  std::vector<float> reversed(got.size()), unfused(got.size());
+  for (int64_t r = 0; r < p.m; ++r) {
+    for (int64_t j = 0; j < p.n; ++j) {
+      float down[4] = {}, twice[4] = {};
+      for (int leaf = 0; leaf < 4; ++leaf) {
+        for (int64_t i = 0; i < 34; ++i) {
+          const int64_t up = leaf * 34 + i, back = leaf * 34 + 33 - i;
+          down[leaf] = std::fma(p.x()[r * p.ldx + back], p.rows[j * p.k + back], down[leaf]);
+          twice[leaf] = twice[leaf] + p.x()[r * p.ldx + up] * p.rows[j * p.k + up];
+        }
+      }
+      reversed[r * p.n + j] = (down[0] + down[1]) + (down[2] + down[3]);
+      unfused[r * p.n + j] = (twice[0] + twice[1]) + (twice[2] + twice[3]);
+    }
+  }
+  const auto differing = [&](const std::vector<float>& other) {
+    int64_t count = 0;
+    for (size_t i = 0; i < got.size(); ++i) count += SameBits(&got[i], &other[i], 1) ? 0 : 1;
+    return static_cast<double>(count) / static_cast<double>(got.size());
+  };
+  EXPECT_GT(differing(Reference(p, 2, false)), 0.3);
+  EXPECT_GT(differing(reversed), 0.3);
+  EXPECT_GT(differing(unfused), 0.3);
+  EXPECT_EQ(differing(Reference(p, 4, false)), 0.0);
+}
+
+// A row gives the same bits alone, in any slice, at any place, next to its own copy.
+TEST_P(LinearTest, ARowDoesNotSeeItsNeighbours) {
+  constexpr int64_t kRows = 130, kN = 96, kK = 256;
+  const Problem p(kRows, kN, kK, 9);
+  Pool pool(2);
+  const std::vector<float> all = RunLinear(p, 8, true, pool);
+  TestRandom random(3);
+  for (int round = 0; round < 12; ++round) {
+    const int64_t m = 1 + random.Below(60);
+    std::vector<int64_t> chosen;
+    std::vector<float> x(static_cast<size_t>(m * kK)), out(static_cast<size_t>(m * kN));
+    for (int64_t r = 0; r < m; ++r) {
+      chosen.push_back(random.Below(kRows));  // slices, permutations and duplicates alike
+      std::copy_n(p.x() + chosen.back() * p.ldx, kK, x.data() + r * kK);
+    }
+    Linear(pool, x.data(), kK, m, p.panels(), kN, kK, 8, p.bias.data(), out.data(), kN);
+    for (int64_t r = 0; r < m; ++r) {
+      EXPECT_TRUE(SameBits(out.data() + r * kN, all.data() + chosen[r] * kN, kN))
+          << "row " << chosen[r];
+    }
+  }
+}
+
+// The input gradient is Linear with the transposed panels.
+TEST_P(LinearTest, InputGradientEqualsTheReferenceOfTheTransposedMatrix) {
+  constexpr int64_t kM = 21, kN = 72, kK = 45;
+  const Problem p(kM, kN, kK, 13);
+  const std::vector<float> dy = WideFloats(kM * kN, 14);
+  Pool pool(2);
+  std::vector<float> transposed = PoisonedFloats(PanelFloats(kK, kN));
+  TransposePanels(pool, p.panels(), kN, kK, transposed.data());
+  std::vector<float> got(kM * kK), wanted(kM * kK), columns(kN * kK);
+  Linear(pool, dy.data(), kN, kM, transposed.data(), kK, kN, 2, nullptr, got.data(), kK);
+  for (int64_t i = 0; i < kK; ++i) {
+    for (int64_t j = 0; j < kN; ++j) columns[i * kN + j] = p.rows[j * kK + i];
+  }
+  reference::Linear(dy.data(), kN, kM, columns.data(), kK, kN, 2, nullptr, wanted.data(), kK);
+  EXPECT_TRUE(SameBits(got.data(), wanted.data(), kM * kK));
+}
+
+TEST_P(LinearTest, WeightGradientEqualsTheReferenceUnitAfterUnit) {
+  TestRandom random(21);
+  for (int round = 0; round < 24; ++round) {
+    const int64_t n = 1 + random.Below(100), k = 1 + random.Below(70);
+    const int64_t ldx = k + random.Below(3), ldy = n + random.Below(3);
+    Pool pool(1 + round % 4);
+    std::vector<float> wanted = WideFloats(n * k, 300 + static_cast<uint64_t>(round));
+    std::vector<float> got(static_cast<size_t>(PanelFloats(n, k)));
+    PackPanels(pool, wanted.data(), n, k, got.data());
+    for (int unit = 0; unit < 3; ++unit) {
+      const int64_t m = random.Below(unit == 2 ? 200 : 40);
+      const std::vector<float> x =
+          WideFloats(m * ldx + 1, 400 + static_cast<uint64_t>(round * 3 + unit));
+      const std::vector<float> dy =
+          WideFloats(m * ldy + 1, 500 + static_cast<uint64_t>(round * 3 + unit));
+      LinearWeightGradient(pool, x.data() + 1, ldx, dy.data() + 1, ldy, m, n, k, got.data());
+      if (m > 0) {
+        reference::LinearWeightGradient(x.data() + 1, ldx, dy.data() + 1, ldy, m, n, k,
+                                        wanted.data());
+      }
+    }
+    std::vector<float> packed(got.size());
+    PackPanels(pool, wanted.data(), n, k, packed.data());
+    // Whole panels, so that the pad columns are seen to stay +0.
+    EXPECT_TRUE(SameBits(got.data(), packed.data(), PanelFloats(n, k))) << "n " << n << " k " << k;
+  }
+}
+
+TEST_P(LinearTest, BiasGradientEqualsTheReference) {
+  for (const int64_t n : {1, 63, 64, 65, 200}) {
+    const int64_t m = 37, ldy = n + 1;
+    const std::vector<float> dy = WideFloats(m * ldy, 600 + static_cast<uint64_t>(n));
+    std::vector<float> wanted = WideFloats(n, 601), got = wanted;
+    Pool pool(3);
+    LinearBiasGradient(pool, dy.data(), ldy, m, n, got.data());
+    reference::LinearBiasGradient(dy.data(), ldy, m, n, wanted.data());
+    EXPECT_TRUE(SameBits(got.data(), wanted.data(), n));
+  }
+}
+
+// The order itself is accurate: against float64, unit-scale operands, error relative to sqrt(k).
+TEST_P(LinearTest, TheOrderIsAccurate) {
+  constexpr int64_t kM = 16, kN = 64, kK = 1536;
+  const std::vector<float> x = UniformFloats(kM * kK, 31), rows = UniformFloats(kN * kK, 32);
+  std::vector<float> panels(static_cast<size_t>(PanelFloats(kN, kK))), out(kM * kN);
+  Pool pool(2);
+  PackPanels(pool, rows.data(), kN, kK, panels.data());
+  Linear(pool, x.data(), kK, kM, panels.data(), kN, kK, LeafCount(kK, 0), nullptr, out.data(), kN);
+  double squares = 0, exact_squares = 0;
+  for (int64_t r = 0; r < kM; ++r) {
+    for (int64_t j = 0; j < kN; ++j) {
+      double exact = 0;
+      for (int64_t i = 0; i < kK; ++i) {
+        exact += static_cast<double>(x[r * kK + i]) * static_cast<double>(rows[j * kK + i]);
+      }
+      squares += (out[r * kN + j] - exact) * (out[r * kN + j] - exact);
+      exact_squares += exact * exact;
+    }
+  }
+  EXPECT_LT(std::sqrt(squares / exact_squares), 1e-6);
+  EXPECT_GT(squares, 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, LinearTest, ::testing::ValuesIn(Isas()),
+                         [](const auto& info) { return std::string(IsaName(info.param)); });
+
+}  // namespace
+}  // namespace titan::kernels
