@@ -27,7 +27,7 @@ endif()
 add_library(titan_torch INTERFACE)
 add_library(titan::torch ALIAS titan_torch)
 target_compile_options(titan_torch INTERFACE
-  -idirafter ${torch_root}/include -idirafter ${torch_root}/include/torch/csrc/api/include)
+  "SHELL:-idirafter ${torch_root}/include" "SHELL:-idirafter ${torch_root}/include/torch/csrc/api/include")
 # Shared objects by path; what libtorch_cpu.so needs beyond them is found through its own run path.
 target_link_libraries(titan_torch INTERFACE ${torch_root}/lib/libtorch_cpu.so ${torch_root}/lib/libc10.so)
 target_link_options(titan_torch INTERFACE -Wl,-rpath,${torch_root}/lib -Wl,--unresolved-symbols=ignore-in-shared-libs)

@@ -96,20 +96,17 @@ class Workspace {
   const Limits& limits() const { return limits_; }
 
   // Regions, for the functions of this module only.
-  float* hidden_a = nullptr;     // [max(T, R)][H]
-  float* hidden_b = nullptr;     // [max(T, R)][H]
-  float* hidden_c = nullptr;     // [max(T, R)][H]
-  float* query_a = nullptr;      // [T][D]
-  float* query_b = nullptr;      // [T][D]
-  float* key_a = nullptr;        // [T][E]
-  float* value_a = nullptr;      // [T][E]
-  float* key_b = nullptr;        // [T][E], backward only
-  float* value_b = nullptr;      // [T][E], backward only
-  float* gate = nullptr;         // [T][F]
-  float* up = nullptr;           // [T][F]
-  float* activation = nullptr;   // [T][F]
-  float* inverse_rms = nullptr;  // [max(T, R)]
-  float* transposed = nullptr;   // panels of the largest transposed matrix, backward only
+  float* hidden_a = nullptr;    // [max(T, R)][H]
+  float* hidden_b = nullptr;    // [max(T, R)][H]
+  float* hidden_c = nullptr;    // [max(T, R)][H]
+  float* query_a = nullptr;     // [T][D]
+  float* query_b = nullptr;     // [T][D]
+  float* key_a = nullptr;       // [T][E]
+  float* value_a = nullptr;     // [T][E]
+  float* gate = nullptr;        // [T][F]
+  float* up = nullptr;          // [T][F]
+  float* activation = nullptr;  // [T][F]
+  float* transposed = nullptr;  // panels of the largest transposed matrix, backward only
 
  private:
   Workspace() = default;
@@ -209,7 +206,7 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
 
 // At the end of a shard of a tied model: table gradient = head + embedding (numerics.md section 7),
 // then the embedding buffer is zeroed for the next shard. REQUIRES: table.tied().
-void AddTiedEmbedding(const ParameterTable& table, float* embedding_gradient,
+void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
                       const Gradients& gradients);
 
 // Embedding, all layers, final norm of `rows`, head: what a generator's step is. x [T][H] and

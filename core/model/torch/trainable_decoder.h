@@ -78,8 +78,9 @@ class TrainableDecoder {
   // with keep = true is open. Closes the microbatch.
   Status Backward(std::span<const float> dlog_probs, const GradientBuffers& gradients);
 
+  struct Impl;  // of the source file
+
  private:
-  struct Impl;
   explicit TrainableDecoder(std::unique_ptr<Impl> impl);
 
   std::unique_ptr<Impl> impl_;

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/model/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/kernels/embedding.h"
+#include "core/kernels/head.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/norm.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/swiglu.h"
+#include "core/model/kv_cache.h"
+
+namespace titan::model {
+namespace {
+
+// Arrays in scratch start at cache lines.
+constexpr int64_t kArrayAlignment = 16;  // floats
+
+// Hands out consecutive arrays of one block; with null memory it only counts.
+class Arena {
+ public:
+  explicit Arena(float* memory) : memory_(memory) {}
+
+  float* Take(int64_t floats) {
+    float* array = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (floats + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+    return array;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* memory_;
+  int64_t used_ = 0;
+};
+
+kernels::RopeScaling ScalingOf(const formats::RopeScaling& scaling) {
+  kernels::RopeScaling out;
+  if (scaling.kind == formats::RopeScaling::Kind::kLlama3) {
+    out.kind = kernels::RopeScaling::Kind::kLlama3;
+    out.factor = scaling.factor;
+    out.low_freq_factor = scaling.low_freq_factor;
+    out.high_freq_factor = scaling.high_freq_factor;
+    out.original_max_positions = scaling.original_max_position_embeddings;
+  }
+  return out;
+}
+
+std::string Number(int64_t value) { return std::to_string(value); }
+
+// x [rows][columns(weight)] -> out [rows][rows(weight)], with the parameter's bias if it has one.
+void Project(const DecoderContext& context, int parameter, const float* panels, const float* bias,
+             const float* x, int64_t rows, float* out) {
+  const Parameter& p = context.decoder.table().at(parameter);
+  kernels::Linear(context.pool, x, p.columns(), rows, panels, p.rows(), p.columns(),
+                  p.forward_leaves, bias, out, p.rows());
+}
+
+}  // namespace
+
+Decoder::Decoder(formats::ModelConfig config, ParameterTable table, kernels::RopeTable rope)
+    : config_(std::move(config)), table_(std::move(table)), rope_(std::move(rope)) {
+  attention_ = {
+      .num_heads = config_.num_heads,
+      .num_kv_heads = config_.num_kv_heads,
+      .head_dim = config_.head_dim,
+      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))};
+  max_positions_ = rope_.max_positions();
+  hidden_ = config_.hidden_size;
+  intermediate_ = config_.intermediate_size;
+  vocabulary_ = config_.vocab_size;
+}
+
+StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelConfig& config,
+                                                         int64_t max_positions) {
+  TITAN_ASSIGN_OR_RETURN(ParameterTable table, ParameterTable::Of(config));
+  if (config.head_dim > kernels::kMaxHeadDim) {
+    return Unimplemented("model: head_dim " + Number(config.head_dim) + " is above " +
+                         Number(kernels::kMaxHeadDim));
+  }
+  if (max_positions < 0 || max_positions > config.max_position_embeddings) {
+    return InvalidArgument("model: max_positions " + Number(max_positions) +
+                           " lies outside the context of the model (max_position_embeddings " +
+                           Number(config.max_position_embeddings) + ")");
+  }
+  if (max_positions == 0) max_positions = config.max_position_embeddings;
+  TITAN_ASSIGN_OR_RETURN(kernels::RopeTable rope,
+                         kernels::RopeTable::Create(config.head_dim, config.rope_theta,
+                                                    ScalingOf(config.rope_scaling), max_positions));
+  return std::unique_ptr<const Decoder>(new Decoder(config, std::move(table), std::move(rope)));
+}
+
+int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
+  const int64_t rows = limits_.max_rows;
+  const int64_t any_rows = std::max(rows, limits_.max_head_rows);
+  Arena arena(memory);
+  hidden_a = arena.Take(any_rows * decoder.hidden());
+  hidden_b = arena.Take(any_rows * decoder.hidden());
+  hidden_c = arena.Take(any_rows * decoder.hidden());
+  query_a = arena.Take(rows * decoder.query_width());
+  query_b = arena.Take(rows * decoder.query_width());
+  key_a = arena.Take(rows * decoder.kv_width());
+  value_a = arena.Take(rows * decoder.kv_width());
+  gate = arena.Take(rows * decoder.intermediate());
+  up = arena.Take(rows * decoder.intermediate());
+  activation = arena.Take(rows * decoder.intermediate());
+  if (limits_.backward) {
+    int64_t largest = 0;
+    for (const Parameter& p : decoder.table().parameters()) {
+      const bool is_table = &p == &decoder.table().at(decoder.table().embedding()) ||
+                            &p == &decoder.table().at(decoder.table().head());
+      if (p.is_matrix() && !is_table) {
+        largest = std::max(largest, kernels::PanelFloats(p.columns(), p.rows()));
+      }
+    }
+    transposed = arena.Take(largest);
+  }
+  return arena.used();
+}
+
+int64_t Workspace::MemoryNeeded(const Decoder& decoder, const Limits& limits) {
+  Workspace planned;
+  planned.limits_ = limits;
+  return planned.Plan(decoder, nullptr) * static_cast<int64_t>(sizeof(float));
+}
+
+StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder,
+                                                       const Limits& limits) {
+  if (limits.max_rows < 1 || limits.max_rows > (int64_t{1} << 30) || limits.max_head_rows < 0 ||
+      limits.max_head_rows > (int64_t{1} << 30)) {
+    return InvalidArgument("workspace: max_rows must lie in 1..2^30 and max_head_rows in 0..2^30");
+  }
+  std::unique_ptr<Workspace> workspace(new Workspace());
+  workspace->limits_ = limits;
+  TITAN_ASSIGN_OR_RETURN(workspace->memory_, AllocateFloats(workspace->Plan(decoder, nullptr)));
+  workspace->Plan(decoder, workspace->memory_.get());
+  return workspace;
+}
+
+int64_t BlockActivations::FloatsNeeded(const Decoder& decoder, int64_t rows) {
+  const int64_t row = 2 * decoder.hidden() + 2 * decoder.query_width() + 2 * decoder.kv_width() +
+                      2 * decoder.intermediate() + 2 + 2 * decoder.attention_shape().num_heads;
+  return rows * row + 12 * kArrayAlignment;
+}
+
+BlockActivations BlockActivations::At(const Decoder& decoder, int64_t rows, float* memory) {
+  Arena arena(memory);
+  BlockActivations a;
+  a.input = arena.Take(rows * decoder.hidden());
+  a.query = arena.Take(rows * decoder.query_width());
+  a.key = arena.Take(rows * decoder.kv_width());
+  a.value = arena.Take(rows * decoder.kv_width());
+  a.attention = arena.Take(rows * decoder.query_width());
+  a.middle = arena.Take(rows * decoder.hidden());
+  a.gate = arena.Take(rows * decoder.intermediate());
+  a.up = arena.Take(rows * decoder.intermediate());
+  a.input_inverse_rms = arena.Take(rows);
+  a.middle_inverse_rms = arena.Take(rows);
+  a.row_max = arena.Take(rows * decoder.attention_shape().num_heads);
+  a.row_sum = arena.Take(rows * decoder.attention_shape().num_heads);
+  TITAN_CHECK(arena.used() <= FloatsNeeded(decoder, rows));
+  return a;
+}
+
+Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch) {
+  const int64_t rows = batch.num_rows();
+  if (rows < 1 || rows > context.workspace.limits().max_rows) {
+    return InvalidArgument("batch: " + Number(rows) + " rows, planned for 1.." +
+                           Number(context.workspace.limits().max_rows));
+  }
+  if (batch.positions.size() != batch.tokens.size()) {
+    return InvalidArgument("batch: " + Number(static_cast<int64_t>(batch.positions.size())) +
+                           " positions for " + Number(rows) + " tokens");
+  }
+  for (int64_t i = 0; i < rows; ++i) {
+    const int32_t token = batch.tokens[static_cast<size_t>(i)];
+    if (token < 0 || token >= context.decoder.vocabulary()) {
+      return InvalidArgument("batch: token " + Number(token) + " of row " + Number(i) +
+                             " lies outside the vocabulary of " +
+                             Number(context.decoder.vocabulary()));
+    }
+  }
+  int64_t next = 0;
+  for (size_t s = 0; s < batch.segments.size(); ++s) {
+    const kernels::Segment& segment = batch.segments[s];
+    const std::string name = "batch: segment " + Number(static_cast<int64_t>(s));
+    if (segment.first_row != next || segment.num_rows < 1 || segment.num_rows > rows - next) {
+      return InvalidArgument(name + " does not follow the rows before it");
+    }
+    if (segment.pages == nullptr || segment.first_position < 0 ||
+        segment.first_position > context.decoder.max_positions() - segment.num_rows) {
+      return InvalidArgument(name + ": positions " + Number(segment.first_position) + " and " +
+                             Number(segment.num_rows - 1) + " more do not fit into a context of " +
+                             Number(context.decoder.max_positions()) + ", or it has no pages");
+    }
+    for (int64_t i = 0; i < segment.num_rows; ++i) {
+      if (batch.positions[static_cast<size_t>(next + i)] != segment.first_position + i) {
+        return InvalidArgument("batch: position of row " + Number(next + i) +
+                               " does not follow from " + name.substr(7));
+      }
+    }
+    next += segment.num_rows;
+  }
+  if (next != rows)
+    return InvalidArgument("batch: segments cover " + Number(next) + " rows of " + Number(rows));
+  return OkStatus();
+}
+
+void EmbedTokens(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
+                 float* x) {
+  kernels::EmbeddingGather(context.pool, kernels::TableLayout::kPanels32, weights.embedding,
+                           context.decoder.vocabulary(), context.decoder.hidden(),
+                           batch.tokens.data(), batch.num_rows(), x);
+}
+
+void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
+                  const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved) {
+  const kernels::NumericThread numeric;
+  const Decoder& decoder = context.decoder;
+  Workspace& workspace = context.workspace;
+  kernels::Pool& pool = context.pool;
+  const int64_t rows = batch.num_rows();
+  TITAN_CHECK(layer >= 0 && layer < decoder.num_layers());
+  TITAN_CHECK(rows <= workspace.limits().max_rows);
+  const LayerPointers<const float>& w = weights.layers[static_cast<size_t>(layer)];
+  const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
+  const kernels::AttentionShape& shape = decoder.attention_shape();
+  const size_t x_bytes = static_cast<size_t>(rows * decoder.hidden()) * sizeof(float);
+  const float eps = decoder.config().rms_norm_eps;
+
+  float* query = saved != nullptr ? saved->query : workspace.query_a;
+  float* key = saved != nullptr ? saved->key : workspace.key_a;
+  float* value = saved != nullptr ? saved->value : workspace.value_a;
+  float* attention = saved != nullptr ? saved->attention : workspace.query_b;
+  float* gate = saved != nullptr ? saved->gate : workspace.gate;
+  float* up = saved != nullptr ? saved->up : workspace.up;
+  float* normed = workspace.hidden_a;
+  float* branch = workspace.hidden_b;
+
+  if (saved != nullptr) std::memcpy(saved->input, x, x_bytes);
+  kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.input_norm, eps, normed,
+                   saved != nullptr ? saved->input_inverse_rms : nullptr);
+  Project(context, p.q, w.q, w.q_bias, normed, rows, query);
+  Project(context, p.k, w.k, w.k_bias, normed, rows, key);
+  Project(context, p.v, w.v, w.v_bias, normed, rows, value);
+  kernels::ApplyRope(pool, decoder.rope(), query, decoder.query_width(), rows, shape.num_heads,
+                     batch.positions.data());
+  kernels::ApplyRope(pool, decoder.rope(), key, decoder.kv_width(), rows, shape.num_kv_heads,
+                     batch.positions.data());
+  kernels::WriteKv(pool, shape, key, value, batch.segments, kv);
+  kernels::AttentionForward(pool, shape, query, batch.segments, kv, attention,
+                            saved != nullptr ? saved->row_max : nullptr,
+                            saved != nullptr ? saved->row_sum : nullptr);
+  Project(context, p.o, w.o, w.o_bias, attention, rows, branch);
+  kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
+
+  if (saved != nullptr) std::memcpy(saved->middle, x, x_bytes);
+  kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.post_norm, eps, normed,
+                   saved != nullptr ? saved->middle_inverse_rms : nullptr);
+  Project(context, p.gate, w.gate, w.gate_bias, normed, rows, gate);
+  Project(context, p.up, w.up, w.up_bias, normed, rows, up);
+  kernels::SwiGlu(pool, rows * decoder.intermediate(), gate, up, workspace.activation);
+  Project(context, p.down, w.down, w.down_bias, workspace.activation, rows, branch);
+  kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
+}
+
+void FinalNorm(const DecoderContext& context, const Weights& weights, const float* x,
+               std::span<const int32_t> rows, float* hidden, float* inverse_rms) {
+  const kernels::NumericThread numeric;
+  const int64_t width = context.decoder.hidden();
+  const int64_t num_rows = static_cast<int64_t>(rows.size());
+  TITAN_CHECK(num_rows <= context.workspace.limits().max_head_rows);
+  float* gathered = context.workspace.hidden_b;
+  TITAN_CHECK(hidden != gathered && x != gathered);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    std::memcpy(gathered + i * width, x + rows[static_cast<size_t>(i)] * width,
+                static_cast<size_t>(width) * sizeof(float));
+  }
+  kernels::RmsNorm(context.pool, gathered, num_rows, width, weights.final_norm,
+                   context.decoder.config().rms_norm_eps, hidden, inverse_rms);
+}
+
+void HeadLogits(const DecoderContext& context, const Weights& weights, const float* hidden,
+                int64_t num_rows, float* logits) {
+  const kernels::NumericThread numeric;
+  Project(context, context.decoder.table().head(), weights.head, nullptr, hidden, num_rows, logits);
+}
+
+void HeadLogProbForward(const DecoderContext& context, const Weights& weights, const float* hidden,
+                        std::span<const int32_t> targets, float inverse_temperature,
+                        float* log_probs, const HeadState& state, float* entropy) {
+  const kernels::NumericThread numeric;
+  const Parameter& head = context.decoder.table().at(context.decoder.table().head());
+  kernels::HeadLogProb(context.pool,
+                       {.vocab = head.rows(),
+                        .hidden = head.columns(),
+                        .leaves = head.forward_leaves,
+                        .inv_temperature = inverse_temperature},
+                       hidden, head.columns(), static_cast<int64_t>(targets.size()), weights.head,
+                       targets.data(), log_probs, state.max, state.log_sum, entropy);
+}
+
+void ForwardLogits(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
+                   KvCache& cache, std::span<const int32_t> rows, float* logits) {
+  float* x = context.workspace.hidden_c;
+  EmbedTokens(context, weights, batch, x);
+  for (int layer = 0; layer < context.decoder.num_layers(); ++layer) {
+    BlockForward(context, weights, layer, batch, cache.layer(layer), x, nullptr);
+  }
+  if (rows.empty()) return;
+  float* hidden = context.workspace.hidden_a;
+  FinalNorm(context, weights, x, rows, hidden, nullptr);
+  HeadLogits(context, weights, hidden, static_cast<int64_t>(rows.size()), logits);
+}
+
+}  // namespace titan::model

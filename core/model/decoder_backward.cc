@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The hand-ordered backward (numerics.md section 7). Every sum of more than two gradients is
+// written out here: a residual is (gradient of the output) + (gradient through the branch), q, k, v
+// join as (q + k) + v, gate and up as gate + up.
+#include <cstring>
+#include <vector>
+
+#include "core/base/check.h"
+#include "core/kernels/embedding.h"
+#include "core/kernels/head.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/norm.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/swiglu.h"
+#include "core/model/decoder.h"
+
+namespace titan::model {
+namespace {
+
+// Weight and bias gradient of one linear: one chain a unit, added in order.
+void ProjectWeightGradient(const DecoderContext& context, int parameter,
+                           std::span<const kernels::RowRange> units, const float* x,
+                           const float* dy, float* weight_gradient, float* bias_gradient) {
+  const Parameter& p = context.decoder.table().at(parameter);
+  for (const kernels::RowRange& unit : units) {
+    const int64_t rows = unit.end - unit.begin;
+    const float* unit_dy = dy + unit.begin * p.rows();
+    kernels::LinearWeightGradient(context.pool, x + unit.begin * p.columns(), p.columns(), unit_dy,
+                                  p.rows(), rows, p.rows(), p.columns(), weight_gradient);
+    if (bias_gradient != nullptr) {
+      kernels::LinearBiasGradient(context.pool, unit_dy, p.rows(), rows, p.rows(), bias_gradient);
+    }
+  }
+}
+
+// dx [rows][in features] of dy [rows][out features].
+void ProjectInputGradient(const DecoderContext& context, int parameter, const float* panels,
+                          const float* dy, int64_t rows, float* dx) {
+  const Parameter& p = context.decoder.table().at(parameter);
+  float* transposed = context.workspace.transposed;
+  kernels::TransposePanels(context.pool, panels, p.rows(), p.columns(), transposed);
+  kernels::Linear(context.pool, dy, p.rows(), rows, transposed, p.columns(), p.rows(),
+                  p.input_gradient_leaves, nullptr, dx, p.columns());
+}
+
+void CheckUnits(std::span<const kernels::RowRange> units, int64_t rows) {
+  int64_t next = 0;
+  for (const kernels::RowRange& unit : units) {
+    TITAN_CHECK(unit.begin == next && unit.end > unit.begin);
+    next = unit.end;
+  }
+  TITAN_CHECK(next == rows);
+}
+
+}  // namespace
+
+void BlockBackward(const DecoderContext& context, const Weights& weights, int layer,
+                   const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,
+                   const BlockActivations& saved, float* dx, const Gradients& gradients) {
+  const kernels::NumericThread numeric;
+  const Decoder& decoder = context.decoder;
+  Workspace& workspace = context.workspace;
+  kernels::Pool& pool = context.pool;
+  const int64_t rows = batch.num_rows();
+  TITAN_CHECK(layer >= 0 && layer < decoder.num_layers());
+  TITAN_CHECK(rows <= workspace.limits().max_rows && workspace.limits().backward);
+  CheckUnits(units, rows);
+  const LayerPointers<const float>& w = weights.layers[static_cast<size_t>(layer)];
+  const LayerPointers<float>& g = gradients.layers[static_cast<size_t>(layer)];
+  const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
+  const kernels::AttentionShape& shape = decoder.attention_shape();
+  const int64_t hidden = decoder.hidden();
+  const int64_t x_floats = rows * hidden;
+  const float eps = decoder.config().rms_norm_eps;
+  float* normed = workspace.hidden_a;
+  float* dnormed = workspace.hidden_b;
+  float* other = workspace.hidden_c;
+
+  // output = middle + down(silu(gate(n)) * up(n)), n = norm(middle)
+  kernels::SwiGlu(pool, rows * decoder.intermediate(), saved.gate, saved.up, workspace.activation);
+  ProjectWeightGradient(context, p.down, units, workspace.activation, dx, g.down, g.down_bias);
+  float* dgate = workspace.gate;
+  float* dup = workspace.up;
+  ProjectInputGradient(context, p.down, w.down, dx, rows, dgate);
+  kernels::SwiGluBackward(pool, rows * decoder.intermediate(), saved.gate, saved.up, dgate, dgate,
+                          dup);
+  kernels::RmsNorm(pool, saved.middle, rows, hidden, w.post_norm, eps, normed, nullptr);
+  ProjectWeightGradient(context, p.gate, units, normed, dgate, g.gate, g.gate_bias);
+  ProjectWeightGradient(context, p.up, units, normed, dup, g.up, g.up_bias);
+  ProjectInputGradient(context, p.gate, w.gate, dgate, rows, dnormed);
+  ProjectInputGradient(context, p.up, w.up, dup, rows, other);
+  kernels::Add(pool, x_floats, dnormed, other, dnormed);
+  kernels::RmsNormBackward(pool, saved.middle, rows, hidden, w.post_norm, saved.middle_inverse_rms,
+                           dnormed, other, units, g.post_norm);
+  kernels::Add(pool, x_floats, dx, other, dx);
+
+  // middle = input + o(attention(q, k, v)), q, k, v of norm(input)
+  ProjectWeightGradient(context, p.o, units, saved.attention, dx, g.o, g.o_bias);
+  float* dattention = workspace.query_a;
+  float* dquery = workspace.query_b;
+  float* dkey = workspace.key_a;
+  float* dvalue = workspace.value_a;
+  ProjectInputGradient(context, p.o, w.o, dx, rows, dattention);
+  kernels::WriteKv(pool, shape, saved.key, saved.value, batch.segments, kv);
+  kernels::AttentionBackward(pool, shape, saved.query, batch.segments, kv, saved.attention,
+                             dattention, saved.row_max, saved.row_sum, dquery, dkey, dvalue);
+  kernels::ApplyRopeBackward(pool, decoder.rope(), dquery, decoder.query_width(), rows,
+                             shape.num_heads, batch.positions.data());
+  kernels::ApplyRopeBackward(pool, decoder.rope(), dkey, decoder.kv_width(), rows,
+                             shape.num_kv_heads, batch.positions.data());
+  kernels::RmsNorm(pool, saved.input, rows, hidden, w.input_norm, eps, normed, nullptr);
+  ProjectWeightGradient(context, p.q, units, normed, dquery, g.q, g.q_bias);
+  ProjectWeightGradient(context, p.k, units, normed, dkey, g.k, g.k_bias);
+  ProjectWeightGradient(context, p.v, units, normed, dvalue, g.v, g.v_bias);
+  ProjectInputGradient(context, p.q, w.q, dquery, rows, dnormed);
+  ProjectInputGradient(context, p.k, w.k, dkey, rows, other);
+  kernels::Add(pool, x_floats, dnormed, other, dnormed);
+  ProjectInputGradient(context, p.v, w.v, dvalue, rows, other);
+  kernels::Add(pool, x_floats, dnormed, other, dnormed);
+  kernels::RmsNormBackward(pool, saved.input, rows, hidden, w.input_norm, saved.input_inverse_rms,
+                           dnormed, other, units, g.input_norm);
+  kernels::Add(pool, x_floats, dx, other, dx);
+}
+
+void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
+                   std::span<const kernels::RowRange> units, const float* dx,
+                   float* embedding_gradient) {
+  const kernels::NumericThread numeric;
+  CheckUnits(units, batch.num_rows());
+  kernels::EmbeddingGradient(context.pool, kernels::TableLayout::kPanels32, dx,
+                             context.decoder.vocabulary(), context.decoder.hidden(),
+                             batch.tokens.data(), units, embedding_gradient);
+}
+
+void FinalNormBackward(const DecoderContext& context, const Weights& weights, const float* x,
+                       int64_t num_rows, std::span<const int32_t> rows,
+                       std::span<const kernels::RowRange> head_units, const float* inverse_rms,
+                       const float* dhidden, float* dx, const Gradients& gradients) {
+  const kernels::NumericThread numeric;
+  const int64_t hidden = context.decoder.hidden();
+  const int64_t num_head_rows = static_cast<int64_t>(rows.size());
+  const size_t row_bytes = static_cast<size_t>(hidden) * sizeof(float);
+  TITAN_CHECK(num_head_rows <= context.workspace.limits().max_head_rows);
+  float* gathered = context.workspace.hidden_b;
+  float* dgathered = context.workspace.hidden_c;
+  for (int64_t i = 0; i < num_head_rows; ++i) {
+    std::memcpy(gathered + i * hidden, x + rows[static_cast<size_t>(i)] * hidden, row_bytes);
+  }
+  kernels::RmsNormBackward(context.pool, gathered, num_head_rows, hidden, weights.final_norm,
+                           inverse_rms, dhidden, dgathered, head_units, gradients.final_norm);
+  std::memset(dx, 0, static_cast<size_t>(num_rows) * row_bytes);
+  for (int64_t i = 0; i < num_head_rows; ++i) {
+    std::memcpy(dx + rows[static_cast<size_t>(i)] * hidden, dgathered + i * hidden, row_bytes);
+  }
+}
+
+void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, const float* hidden,
+                         std::span<const int32_t> targets, float inverse_temperature,
+                         std::span<const kernels::RowRange> head_units, const float* dlog_probs,
+                         const HeadState& state, float* dhidden, const Gradients& gradients) {
+  const kernels::NumericThread numeric;
+  const Parameter& head = context.decoder.table().at(context.decoder.table().head());
+  std::vector<kernels::HeadUnit> units;
+  units.reserve(head_units.size());
+  for (const kernels::RowRange& unit : head_units) {
+    units.push_back({.first = unit.begin, .count = unit.end - unit.begin});
+  }
+  kernels::HeadLogProbBackward(context.pool,
+                               {.vocab = head.rows(),
+                                .hidden = head.columns(),
+                                .leaves = head.forward_leaves,
+                                .inv_temperature = inverse_temperature},
+                               hidden, head.columns(), static_cast<int64_t>(targets.size()),
+                               weights.head, targets.data(), dlog_probs, state.max, state.log_sum,
+                               units, dhidden, head.columns(), gradients.head);
+}
+
+void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
+                      const Gradients& gradients) {
+  TITAN_CHECK(table.tied());
+  const kernels::NumericThread numeric;
+  const int64_t floats = table.at(table.embedding()).num_floats();
+  kernels::AddInto(pool, floats, gradients.head, embedding_gradient);
+  std::memset(embedding_gradient, 0, static_cast<size_t>(floats) * sizeof(float));
+}
+
+}  // namespace titan::model
