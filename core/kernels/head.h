@@ -4,17 +4,19 @@
 // [rows][vocab] in memory (numerics contract, sections 2, 3 and 7).
 //
 // Forward, per row r, with z_j = logit_j * invT, logit = Linear(hidden[r], head, leaves):
-//   m      = maximum over j of z_j
-//   chunk c of 1024 columns: m_c its maximum, s_c = row sum of dexp(z_j - m_c)
-//   S      = chain over ascending chunks, from +0, of fma(s_c, dexp(m_c - m), S)
-//   lp     = (z_target - m) - dlog(S)
-//   entropy, when asked for: b_c = row sum with fma of dexp(z_j - m_c) and (z_j - m_c);
-//            B = chain over ascending chunks, from +0, of fma(fma(s_c, m_c - m, b_c), dexp(m_c -
-//            m), B); entropy = dlog(S) - B / S
-// A chunk whose maximum is -infinity is skipped; NaN results are made the canonical quiet NaN.
+//   m      = maximum over j of z_j (NaN ignored, -0 as +0)
+//   chunk c of 1024 columns: m_c its maximum, s_c = row sum of DExp(z_j - m_c)
+//   S      = chain over ascending chunks, from +0, of fma(s_c, DExp(m_c - m), S)
+//   lp     = (z_target - m) - DLog(S)
+//   entropy, when asked for: b_c = row sum with fma of DExp(z_j - m_c) and z_j - m_c (that term is
+//   left
+//            out where the exponential is 0);
+//            B = chain over ascending chunks, from +0, of fma(fma(s_c, m_c - m, b_c), DExp(m_c -
+//            m), B); entropy = DLog(S) - B / S
+// A chunk of -infinity only is skipped. A row with NaN or +infinity gives the canonical quiet NaN.
 //
 // Backward, with g = dlp[r] * invT:
-//   p_j        = dexp((z_j - m) - dlog(S)), z_j recomputed by the forward's order
+//   p_j        = DExp((z_j - m) - log_sum), z_j recomputed by the forward's order
 //   dz_j       = g * ((j == target ? 1 : 0) - p_j)
 //   dhidden[r] = Linear(dz[r], head transposed) over j with leaves = LeafCount(vocab, 0)
 //   dW         per unit, in order: chain over the unit's rows from +0 of fma(hidden[r], dz[r],
@@ -22,7 +24,8 @@
 //              accumulator = accumulator + chain (LinearWeightGradient)
 // Rows that the loss masks out are not passed, and so are in no chain.
 //
-// Thread-safety: as linear.h. Working memory is some MiB per call, kept per calling thread.
+// Thread-safety: as linear.h. Working memory, kept per calling thread: forward rows * hidden floats
+// and 1 MiB per thread; backward about rows * (7 * hidden + 2048) floats.
 #ifndef TITAN_CORE_KERNELS_HEAD_H_
 #define TITAN_CORE_KERNELS_HEAD_H_
 
