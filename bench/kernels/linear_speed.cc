@@ -45,19 +45,39 @@ std::vector<float> Random(int64_t n, uint32_t seed) {
   return v;
 }
 
-// 14 rows x 32 columns x 256 steps stay in the first-level cache: the ceiling of the micro-kernel.
-double PeakGflops(Pool& pool) {
-  const int threads = pool.size();
-  const int64_t rows = CurrentIsa() == Isa::kAvx512 ? 14 : 6, k = 256;
-  const std::vector<float> x = Random(rows * k, 1), panels = Random(32 * k, 2);
-  std::vector<float> out(static_cast<size_t>(rows * 32));
-  Pool one(1);
-  const double seconds = BestSeconds([&] {
-    for (int i = 0; i < 100; ++i) {
-      Linear(one, x.data(), k, rows, panels.data(), 32, k, 1, nullptr, out.data(), 32);
+// The rate of FMAs on registers alone: 12 independent chains, more than latency x units of any
+// core.
+template <typename Vec>
+[[gnu::always_inline]] inline void FmaLoop(int64_t rounds, float* out) {
+  Vec acc[12] = {}, x = {}, y = {};
+  for (unsigned i = 0; i < sizeof(Vec) / 4; ++i) x[i] = y[i] = 0.5f;
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 12
+    for (Vec& a : acc) {
+      asm volatile("vfmadd231ps %1, %2, %0" : "+v"(a) : "v"(x), "v"(y));
     }
+  }
+  for (const Vec& a : acc) *out += a[0];
+}
+__attribute__((target("avx512f"))) void Fma512(int64_t rounds, float* out) {
+  using Vec [[gnu::vector_size(64)]] = float;
+  FmaLoop<Vec>(rounds, out);
+}
+__attribute__((target("avx2,fma"))) void Fma256(int64_t rounds, float* out) {
+  using Vec [[gnu::vector_size(32)]] = float;
+  FmaLoop<Vec>(rounds, out);
+}
+
+double PeakGflops(Pool& pool) {
+  constexpr int64_t kRounds = 200000;
+  const bool wide = CurrentIsa() == Isa::kAvx512;
+  std::vector<float> sums(static_cast<size_t>(pool.size()) * 16);
+  const double seconds = BestSeconds([&] {
+    pool.Run(pool.size(), [&](int task) {
+      (wide ? Fma512 : Fma256)(kRounds, &sums[static_cast<size_t>(task) * 16]);
+    });
   });
-  return 2.0 * 100 * static_cast<double>(rows * 32 * k) / seconds * 1e-9 * threads;
+  return 2.0 * 12 * kRounds * (wide ? 16 : 8) * pool.size() / seconds * 1e-9;
 }
 
 double ReadGigabytes(Pool& pool, const std::vector<float>& data) {
@@ -114,6 +134,26 @@ void Run(int threads) {
       }
       std::printf("\n");
     }
+  }
+  for (const int64_t m : {1, 8, 256, 1024}) {
+    const HeadShape shape = {49152, 576, 2, 1.0f};
+    const std::vector<float> x = Random(m * 576, 6);
+    const std::vector<int32_t> targets(static_cast<size_t>(m), 7);
+    std::vector<float> lp(static_cast<size_t>(m)), max(lp), sum(lp), dx(x.size()),
+        gradient(big.size());
+    const double forward = BestSeconds([&] {
+      HeadLogProb(pool, shape, x.data(), 576, m, big.data(), targets.data(), lp.data(), max.data(),
+                  sum.data(), nullptr);
+    });
+    const HeadUnit unit = {0, m};
+    const double backward = BestSeconds([&] {
+      HeadLogProbBackward(pool, shape, x.data(), 576, m, big.data(), targets.data(), lp.data(),
+                          max.data(), sum.data(), {&unit, 1}, dx.data(), 576, gradient.data());
+    });
+    const double flops = 2e-9 * 49152 * 576 * static_cast<double>(m);
+    std::printf("head m %5lld: forward %8.2f ms %5.0f%% of peak, backward %8.2f ms %5.0f%%\n",
+                static_cast<long long>(m), 1e3 * forward, 100 * flops / forward / peak,
+                1e3 * backward, 100 * 3 * flops / backward / peak);
   }
   std::vector<float> transposed(static_cast<size_t>(PanelFloats(576, 1536)));
   const double seconds =
