@@ -174,6 +174,11 @@ std::vector<float> ShardGradient(const LoadedModel& model, const PackedSamples& 
 TEST(GradientTest, MicrobatchesAndThreadsDoNotChangeItsBits) {
   for (const bool tied : {false, true}) {
     SmallModelOptions options = TinyOptions();
+    options.hidden_size = 16;
+    options.intermediate_size = 24;
+    options.num_heads = 2;
+    options.num_kv_heads = 1;
+    options.head_dim = 4;
     options.num_layers = 1;
     options.tie_embeddings = tied;
     const LoadedModel model = MakeModel(options, 30);
