@@ -23,4 +23,6 @@ titan_layer(services/generator services/rpc generator weightstore/client core/mo
 titan_layer(services/trainer   services/rpc trainer weightstore/client core/model core/kernels core/formats core/runtime core/base)
 titan_layer(services/weightstore services/rpc weightstore weightstore/client core/storage core/runtime core/base)
 titan_layer(services/reward    services/rpc rewards core/runtime core/base)
-titan_layer(clients/cli        services/rpc core/runtime core/base)
+titan_layer(clients/cluster    services/rpc core/runtime core/base)
+titan_layer(clients/cli        clients/cluster services/rpc core/runtime core/base)
+titan_layer(clients/demo       clients/cluster services/rpc core/runtime core/base)

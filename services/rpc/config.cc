@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/rpc/config.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "core/runtime/files.h"
+
+namespace titan::rpc {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+// Walks a JSON tree along a message; collects every problem.
+class Reader {
+ public:
+  Reader(std::string where, ConfigOrigins* origins) : where_(std::move(where)), origins_(origins) {}
+
+  void ReadMessage(const JsonNode& node, const std::string& path, Message* message) {
+    if (node.kind != JsonNode::Kind::kObject) {
+      Problem(node.position, path, fmt::format("wants an object, has {}", Describe(node.kind)));
+      return;
+    }
+    const Descriptor* descriptor = message->GetDescriptor();
+    for (const JsonNode::Member& member : node.members) {
+      const std::string field_path = path.empty() ? member.name : path + "." + member.name;
+      const FieldDescriptor* field = descriptor->FindFieldByName(member.name);
+      if (field == nullptr) {
+        Problem(member.position, field_path, UnknownField(member.name, descriptor));
+        continue;
+      }
+      if (field->is_repeated()) {
+        ReadRepeated(member.value, field_path, message, field);
+      } else {
+        ReadSingle(member.value, field_path, message, field);
+      }
+    }
+  }
+
+  Status Result() const {
+    if (problems_.empty()) return OkStatus();
+    std::string text;
+    for (const std::string& problem : problems_) text += (text.empty() ? "" : "\n") + problem;
+    return InvalidArgument(text);
+  }
+
+ private:
+  void Problem(JsonPosition at, const std::string& path, const std::string& what) {
+    problems_.push_back(fmt::format("{}:{}:{}: {}: {}", where_, at.line, at.column,
+                                    path.empty() ? "the document" : path, what));
+  }
+
+  static std::string UnknownField(const std::string& name, const Descriptor* descriptor) {
+    std::vector<std::string> names;
+    for (int i = 0; i < descriptor->field_count(); ++i)
+      names.push_back(descriptor->field(i)->name());
+    const std::string nearest = NearestName(name, names);
+    if (!nearest.empty()) return fmt::format("unknown field; did you mean \"{}\"?", nearest);
+    return fmt::format("unknown field; valid here: {}", fmt::join(names, ", "));
+  }
+
+  void ReadRepeated(const JsonNode& node, const std::string& path, Message* message,
+                    const FieldDescriptor* field) {
+    if (field->is_map()) {
+      Problem(node.position, path, "maps cannot be written in a config file");
+      return;
+    }
+    if (node.kind != JsonNode::Kind::kArray) {
+      Problem(node.position, path, fmt::format("wants an array, has {}", Describe(node.kind)));
+      return;
+    }
+    message->GetReflection()->ClearField(message, field);
+    origins_->SetFromFile(path, where_, node.position);
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      ReadValue(node.items[i], fmt::format("{}[{}]", path, i), message, field, /*add=*/true);
+    }
+  }
+
+  void ReadSingle(const JsonNode& node, const std::string& path, Message* message,
+                  const FieldDescriptor* field) {
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      origins_->SetFromFile(path, where_, node.position);
+    }
+    ReadValue(node, path, message, field, /*add=*/false);
+  }
+
+  bool WantKind(const JsonNode& node, const std::string& path, JsonNode::Kind kind) {
+    if (node.kind == kind) return true;
+    Problem(node.position, path,
+            fmt::format("wants {}, has {}", Describe(kind), Describe(node.kind)));
+    return false;
+  }
+
+  template <typename Int>
+  bool Integer(const JsonNode& node, const std::string& path, Int* value) {
+    if (!WantKind(node, path, JsonNode::Kind::kNumber)) return false;
+    const char* end = node.text.data() + node.text.size();
+    const auto [stop, error] = std::from_chars(node.text.data(), end, *value);
+    if (error == std::errc() && stop == end) return true;
+    const bool whole = node.text.find_first_of(".e") == std::string::npos;
+    if (!whole) {
+      Problem(node.position, path, fmt::format("wants an integer, has {}", node.text));
+    } else {
+      Problem(node.position, path,
+              fmt::format("{} is out of range; valid: {} to {}", node.text,
+                          std::numeric_limits<Int>::min(), std::numeric_limits<Int>::max()));
+    }
+    return false;
+  }
+
+  bool Double(const JsonNode& node, const std::string& path, double largest, double* value) {
+    if (!WantKind(node, path, JsonNode::Kind::kNumber)) return false;
+    const char* end = node.text.data() + node.text.size();
+    const auto [stop, error] = std::from_chars(node.text.data(), end, *value);
+    if (error != std::errc() || stop != end || !std::isfinite(*value) ||
+        std::fabs(*value) > largest) {
+      Problem(node.position, path, fmt::format("{} is out of range of the type", node.text));
+      return false;
+    }
+    return true;
+  }
+
+  template <typename T, typename Set, typename Add>
+  static void Store(Message* message, const FieldDescriptor* field, bool add, T value, Set set,
+                    Add append) {
+    const Reflection* reflection = message->GetReflection();
+    if (add) {
+      (reflection->*append)(message, field, value);
+    } else {
+      (reflection->*set)(message, field, value);
+    }
+  }
+
+  void ReadValue(const JsonNode& node, const std::string& path, Message* message,
+                 const FieldDescriptor* field, bool add);
+
+  const std::string where_;
+  ConfigOrigins* origins_;
+  std::vector<std::string> problems_;
+};
+
+void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* message,
+                       const FieldDescriptor* field, bool add) {
+  const Reflection* r = message->GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      if (int32_t v = 0; Integer(node, path, &v)) {
+        Store(message, field, add, v, &Reflection::SetInt32, &Reflection::AddInt32);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_INT64:
+      if (int64_t v = 0; Integer(node, path, &v)) {
+        Store(message, field, add, v, &Reflection::SetInt64, &Reflection::AddInt64);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      if (uint32_t v = 0; Integer(node, path, &v)) {
+        Store(message, field, add, v, &Reflection::SetUInt32, &Reflection::AddUInt32);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      if (uint64_t v = 0; Integer(node, path, &v)) {
+        Store(message, field, add, v, &Reflection::SetUInt64, &Reflection::AddUInt64);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      if (double v = 0; Double(node, path, std::numeric_limits<double>::max(), &v)) {
+        Store(message, field, add, v, &Reflection::SetDouble, &Reflection::AddDouble);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      if (double v = 0; Double(node, path, std::numeric_limits<float>::max(), &v)) {
+        Store(message, field, add, static_cast<float>(v), &Reflection::SetFloat,
+              &Reflection::AddFloat);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      if (WantKind(node, path, JsonNode::Kind::kBool)) {
+        Store(message, field, add, node.boolean, &Reflection::SetBool, &Reflection::AddBool);
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_STRING:
+      if (field->type() == FieldDescriptor::TYPE_BYTES) {
+        Problem(node.position, path, "bytes cannot be written in a config file");
+      } else if (WantKind(node, path, JsonNode::Kind::kString)) {
+        if (add) {
+          r->AddString(message, field, node.text);
+        } else {
+          r->SetString(message, field, node.text);
+        }
+      }
+      return;
+    case FieldDescriptor::CPPTYPE_ENUM: {
+      if (!WantKind(node, path, JsonNode::Kind::kString)) return;
+      const auto* value = field->enum_type()->FindValueByName(node.text);
+      if (value == nullptr) {
+        std::vector<std::string> names;
+        for (int i = 0; i < field->enum_type()->value_count(); ++i) {
+          names.push_back(field->enum_type()->value(i)->name());
+        }
+        Problem(node.position, path,
+                fmt::format("\"{}\" is not one of {}", node.text, fmt::join(names, ", ")));
+      } else if (add) {
+        r->AddEnum(message, field, value);
+      } else {
+        r->SetEnum(message, field, value);
+      }
+      return;
+    }
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      if (node.kind == JsonNode::Kind::kObject) {
+        ReadMessage(node, path,
+                    add ? r->AddMessage(message, field) : r->MutableMessage(message, field));
+      } else {
+        WantKind(node, path, JsonNode::Kind::kObject);
+      }
+      return;
+  }
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+void ConfigOrigins::SetFromFile(const std::string& path, const std::string& where,
+                                JsonPosition position) {
+  origins_[path] = fmt::format("{}:{}:{}", where, position.line, position.column);
+}
+
+void ConfigOrigins::SetFromFlag(const std::string& path, const std::string& flag) {
+  origins_[path] = "flag " + flag;
+}
+
+std::string ConfigOrigins::Of(const std::string& path) const {
+  const auto at = origins_.find(path);
+  return at == origins_.end() ? "default" : at->second;
+}
+
+std::string NearestName(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;  // farther is another word
+  for (const std::string& candidate : candidates) {
+    const size_t distance = EditDistance(name, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+Status ReadConfigText(std::string_view text, const std::string& where, Message* message,
+                      ConfigOrigins* origins) {
+  TITAN_ASSIGN_OR_RETURN(const JsonNode root, ParseJsonTree(text, where));
+  Reader reader(where, origins);
+  reader.ReadMessage(root, "", message);
+  return reader.Result();
+}
+
+Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins) {
+  TITAN_ASSIGN_OR_RETURN(const std::string text, runtime::ReadFile(file, 16u << 20));
+  return ReadConfigText(text, file, message, origins);
+}
+
+Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins) {
+  if (problems.empty()) return OkStatus();
+  std::string text;
+  for (const ConfigProblem& problem : problems) {
+    if (!text.empty()) text += "\n";
+    if (!origins.IsDefault(problem.path)) text += origins.Of(problem.path) + ": ";
+    text += problem.path + ": " + problem.description;
+  }
+  return InvalidArgument(text);
+}
+
+}  // namespace titan::rpc

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Configuration: strict JSON into a proto message by reflection. An unknown field names the nearest
+// valid one; every problem names file, line, column and field path; every value remembers where it
+// came from. A missing field keeps the value of the message it is read into: fill the defaults in
+// first. Pure functions and values, any thread.
+#ifndef TITAN_SERVICES_RPC_CONFIG_H_
+#define TITAN_SERVICES_RPC_CONFIG_H_
+
+#include <google/protobuf/message.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "services/rpc/json_tree.h"
+
+namespace titan::rpc {
+
+// Where each value of a resolved config came from.
+class ConfigOrigins {
+ public:
+  // `where` is the file as the user named it.
+  void SetFromFile(const std::string& path, const std::string& where, JsonPosition position);
+  void SetFromFlag(const std::string& path, const std::string& flag);
+  // "default", "file.json:3:5" or "flag --listen".
+  std::string Of(const std::string& path) const;
+  bool IsDefault(const std::string& path) const { return !origins_.contains(path); }
+
+ private:
+  std::map<std::string, std::string> origins_;
+};
+
+// One wrong field; the validators of daemons and jobs collect them.
+struct ConfigProblem {
+  std::string path;         // for example daemon.listen
+  std::string description;  // what is wrong and which values are valid
+};
+using ConfigProblems = std::vector<ConfigProblem>;
+
+// Reads JSON text into `message`. Fields absent from the text are left as they are, repeated fields
+// are replaced. InvalidArgument: all problems found, one a line, each "<where>:<line>:<column>:
+// <path>: ...".
+Status ReadConfigText(std::string_view text, const std::string& where,
+                      google::protobuf::Message* message, ConfigOrigins* origins);
+Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
+                      ConfigOrigins* origins);
+
+// All problems in one InvalidArgument, each with its place in the file when the value came from
+// one.
+Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins);
+
+// The message as JSON text: numbers as numbers (64 bits too), enums by name, every field with a
+// value, and with `all_fields` those without one as well.
+std::string ToJsonText(const google::protobuf::Message& message, bool all_fields = false,
+                       int indent = 2);
+
+// {"config": {...}, "origins": {"daemon.listen": "default", ...}}: what --print_config shows.
+std::string PrintConfig(const google::protobuf::Message& message, const ConfigOrigins& origins);
+
+// The candidate with the least edit distance, if it is near enough to be what was meant; else
+// empty.
+std::string NearestName(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace titan::rpc
+
+#endif  // TITAN_SERVICES_RPC_CONFIG_H_

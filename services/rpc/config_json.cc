@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// The printing half of config.h.
+#include <google/protobuf/descriptor.h>
+
+#include <nlohmann/json.hpp>
+
+#include "services/rpc/config.h"
+
+namespace titan::rpc {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+using Json = nlohmann::ordered_json;
+
+Json MessageToJson(const Message& message, bool all_fields);
+
+// index < 0: the singular value.
+Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, bool all_fields) {
+  const Reflection* r = m.GetReflection();
+  const bool one = index < 0;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return one ? r->GetInt32(m, field) : r->GetRepeatedInt32(m, field, index);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return one ? r->GetInt64(m, field) : r->GetRepeatedInt64(m, field, index);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return one ? r->GetUInt32(m, field) : r->GetRepeatedUInt32(m, field, index);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return one ? r->GetUInt64(m, field) : r->GetRepeatedUInt64(m, field, index);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return one ? r->GetDouble(m, field) : r->GetRepeatedDouble(m, field, index);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return one ? r->GetFloat(m, field) : r->GetRepeatedFloat(m, field, index);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return one ? r->GetBool(m, field) : r->GetRepeatedBool(m, field, index);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return one ? r->GetString(m, field) : r->GetRepeatedString(m, field, index);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return (one ? r->GetEnum(m, field) : r->GetRepeatedEnum(m, field, index))->name();
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return MessageToJson(one ? r->GetMessage(m, field) : r->GetRepeatedMessage(m, field, index),
+                           all_fields);
+  }
+  return Json();
+}
+
+bool IsPrinted(const Message& message, const FieldDescriptor* field, bool all_fields) {
+  const Reflection* r = message.GetReflection();
+  if (field->is_repeated()) return all_fields || r->FieldSize(message, field) > 0;
+  if (field->has_presence()) {
+    // An unset oneof member or optional has no value to show; an unset message shows its defaults.
+    if (r->HasField(message, field)) return true;
+    return all_fields && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
+           field->containing_oneof() == nullptr;
+  }
+  return all_fields || r->HasField(message, field);
+}
+
+Json MessageToJson(const Message& message, bool all_fields) {
+  const Descriptor* descriptor = message.GetDescriptor();
+  const Reflection* r = message.GetReflection();
+  Json json = Json::object();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor* field = descriptor->field(i);
+    if (!IsPrinted(message, field, all_fields)) continue;
+    if (field->is_map()) {
+      Json map = Json::object();
+      for (int k = 0; k < r->FieldSize(message, field); ++k) {
+        const Message& entry = r->GetRepeatedMessage(message, field, k);
+        const Json key = ValueToJson(entry, field->message_type()->map_key(), -1, all_fields);
+        map[key.is_string() ? key.get<std::string>() : key.dump()] =
+            ValueToJson(entry, field->message_type()->map_value(), -1, all_fields);
+      }
+      json[field->name()] = std::move(map);
+    } else if (field->is_repeated()) {
+      Json items = Json::array();
+      for (int k = 0; k < r->FieldSize(message, field); ++k) {
+        items.push_back(ValueToJson(message, field, k, all_fields));
+      }
+      json[field->name()] = std::move(items);
+    } else {
+      json[field->name()] = ValueToJson(message, field, -1, all_fields);
+    }
+  }
+  return json;
+}
+
+void CollectOrigins(const Json& json, const std::string& path, const ConfigOrigins& origins,
+                    Json* out) {
+  for (const auto& [name, value] : json.items()) {
+    const std::string here = path.empty() ? name : path + "." + name;
+    if (value.is_object()) {
+      CollectOrigins(value, here, origins, out);
+    } else {
+      (*out)[here] = origins.Of(here);
+    }
+  }
+}
+
+}  // namespace
+
+std::string ToJsonText(const Message& message, bool all_fields, int indent) {
+  return MessageToJson(message, all_fields)
+      .dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string PrintConfig(const Message& message, const ConfigOrigins& origins) {
+  Json out;
+  out["config"] = MessageToJson(message, /*all_fields=*/true);
+  out["origins"] = Json::object();
+  CollectOrigins(out["config"], "", origins, &out["origins"]);
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace titan::rpc

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/rpc/daemon.h"
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <unistd.h>
+
+#include <future>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "core/base/check.h"
+#include "core/base/hash.h"
+#include "core/runtime/address.h"
+#include "core/runtime/endpoint.h"
+#include "core/runtime/files.h"
+#include "core/runtime/health.h"
+#include "core/runtime/log.h"
+#include "core/runtime/shutdown.h"
+#include "services/rpc/channel.h"
+
+namespace titan::rpc {
+namespace {
+
+using google::protobuf::Message;
+using runtime::LogLevel;
+
+constexpr char kVersion[] = "0.1.0";
+constexpr int kExitOk = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+// A name that no earlier or later start of any process has: time, pid and the machine's randomness.
+// Names an incarnation and nothing else; no result depends on it.
+std::string MakeIncarnation() {
+  std::random_device device;
+  const uint64_t random = static_cast<uint64_t>(device()) << 32 | device();
+  return ToHex(HashFields(random, static_cast<uint64_t>(SystemClock().UnixMs()),
+                          static_cast<uint64_t>(getpid())));
+}
+
+struct Flags {
+  std::string config;
+  std::string listen;
+  std::string log_level;
+  bool check_config = false;
+  bool print_config = false;
+};
+
+// Fills `flags`, or the exit code of a run that ends here.
+std::optional<int> ParseFlags(int argc, const char* const* argv, const DaemonDefinition& definition,
+                              Flags* flags) {
+  CLI::App app(definition.description, "titan-" + definition.role);
+  app.add_option("--config", flags->config, "Configuration file, strict JSON");
+  app.add_option("--listen", flags->listen, "gRPC host:port, instead of the file's daemon.listen");
+  app.add_flag("--check_config", flags->check_config, "Check the configuration and exit");
+  app.add_flag("--print_config", flags->print_config,
+               "Print the resolved configuration and where each value came from, and exit");
+  app.add_option("--log_level", flags->log_level, "debug, info, warning or error");
+  app.set_version_flag("--version", std::string("titan-") + definition.role + " " + kVersion);
+  app.set_help_flag("--help", "Print this help and exit");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? kExitOk : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOrigins* origins) {
+  Message* config = definition->config.get();
+  if (!flags.config.empty()) {
+    TITAN_RETURN_IF_ERROR(ReadConfigFile(flags.config, config, origins));
+  }
+  config::v1::DaemonConfig* daemon = definition->daemon_of(config);
+  if (!flags.listen.empty()) {
+    daemon->set_listen(flags.listen);
+    origins->SetFromFlag("daemon.listen", "--listen");
+  }
+  if (!flags.log_level.empty()) {
+    daemon->set_log_level(flags.log_level);
+    origins->SetFromFlag("daemon.log_level", "--log_level");
+  }
+  ConfigProblems problems;
+  ValidateDaemon(*daemon, &problems);
+  definition->validate(*config, &problems);
+  return ProblemsToStatus(problems, *origins);
+}
+
+// Runs a coroutine on the control strand and waits for it here (never called from the strand).
+template <typename T>
+T RunOn(asio::io_context& io, std::function<asio::awaitable<T>()> body, T on_exception) {
+  auto promise = std::make_shared<std::promise<T>>();
+  auto future = promise->get_future();
+  auto kept = std::make_shared<std::function<asio::awaitable<T>()>>(std::move(body));
+  asio::post(io, [&io, kept, promise, on_exception] {
+    asio::co_spawn(io, (*kept)(),
+                   [kept, promise, on_exception](std::exception_ptr failure, T value) {
+                     promise->set_value(failure ? on_exception : std::move(value));
+                   });
+  });
+  return future.get();
+}
+
+// One running daemon; the members are in the order in which they are made.
+class Runner {
+ public:
+  Runner(DaemonDefinition definition, runtime::ShutdownSignal& signal)
+      : definition_(std::move(definition)),
+        daemon_(*definition_.daemon_of(definition_.config.get())),
+        signal_(signal),
+        delay_(daemon_.debug().rpc_delay_max_ms(), daemon_.debug().rpc_delay_seed()),
+        server_calls_(io_.get_executor(), delay_),
+        client_(io_.get_executor(),
+                DebugDelay(daemon_.debug().rpc_delay_max_ms(), ~daemon_.debug().rpc_delay_seed())),
+        context_{io_.get_executor(),
+                 server_calls_,
+                 client_,
+                 blocking_,
+                 metrics_,
+                 clock_,
+                 daemon_,
+                 MakeIncarnation(),
+                 definition_.worker_role,
+                 [this] { return Address(); },
+                 [this](bool ready, const std::string& reason) { SetReady(ready, reason); },
+                 [this](const Status& reason) { signal_.Request(reason); }} {}
+
+  int Run() {
+    const Status started = Start();
+    if (!started.ok()) {
+      TITAN_LOG(kError, "start_failed", {"status", started});
+      std::cerr << "titan-" << definition_.role << ": " << MessageOf(started) << std::endl;
+      signal_.Request(started);
+    }
+    const Status reason = signal_.Wait();
+    const int code = reason.ok() ? kExitOk : kExitFailed;
+    if (!reason.ok() && started.ok()) TITAN_LOG(kError, "failed", {"status", reason});
+    Shutdown();
+    TITAN_LOG(kInfo, "stopped", {"exit_code", code});
+    return code;
+  }
+
+ private:
+  std::string Address() const {
+    std::lock_guard lock(mutex_);
+    return endpoint_.address;
+  }
+
+  void SetReady(bool ready, const std::string& reason) {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (health_ != nullptr) health_->SetReady(ready, reason);
+    if (ready != ready_) TITAN_LOG(kInfo, "ready_changed", {"ready", ready}, {"reason", reason});
+    ready_ = ready;
+  }
+
+  Status Start() {
+    TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(daemon_.data_folder()));
+    TITAN_ASSIGN_OR_RETURN(health_,
+                           runtime::HealthListener::Create(daemon_.health_listen(), metrics_));
+    control_thread_ = std::jthread([this] { io_.run(); });
+    StatusOr<std::unique_ptr<DaemonService>> made = Internal("not made");
+    RunOn<bool>(
+        io_,
+        [this, &made]() -> asio::awaitable<bool> {
+          made = definition_.create(*definition_.config, context_);
+          co_return true;
+        },
+        false);
+    if (!made.ok()) return made.status();
+    service_ = *std::move(made);
+    TITAN_RETURN_IF_ERROR(Listen());
+    TITAN_RETURN_IF_ERROR(runtime::WriteEndpoint(daemon_.data_folder(), endpoint_));
+    TITAN_LOG(kInfo, "listening", {"address", endpoint_.address},
+              {"health_address", endpoint_.health_address}, {"pid", endpoint_.pid},
+              {"incarnation", endpoint_.incarnation});
+    return RunOn<Status>(
+        io_, [this] { return service_->Start(); },
+        Internal("an exception left DaemonService::Start"));
+  }
+
+  Status Listen() {
+    TITAN_ASSIGN_OR_RETURN(runtime::HostPort address, runtime::ParseHostPort(daemon_.listen()));
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(daemon_.listen(), grpc::InsecureServerCredentials(), &port);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+    builder.SetMaxSendMessageSize(kMaxMessageBytes);
+    for (grpc::Service* service : service_->services()) builder.RegisterService(service);
+    grpc_ = builder.BuildAndStart();
+    if (grpc_ == nullptr || port == 0) {
+      return Unavailable("cannot listen on " + daemon_.listen() +
+                         ": the port is in use or the address is not of this machine");
+    }
+    address.port = static_cast<uint16_t>(port);
+    std::lock_guard lock(mutex_);
+    endpoint_ = {
+        daemon_.worker_id(),       definition_.role,         context_.incarnation, getpid(),
+        runtime::ExecutablePath(), runtime::ToText(address), health_->address()};
+    return OkStatus();
+  }
+
+  // The sequence stands in daemon.h.
+  void Shutdown() {
+    const std::chrono::milliseconds deadline(daemon_.shutdown_deadline_ms());
+    runtime::ShutdownWatchdog watchdog(deadline);
+    SetReady(false, "shutting down");
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    if (!endpoint_.worker_id.empty()) runtime::RemoveEndpoint(daemon_.data_folder(), endpoint_);
+    if (service_ != nullptr) {
+      RunOn<bool>(
+          io_,
+          [this]() -> asio::awaitable<bool> {
+            co_await service_->Drain();
+            co_return true;
+          },
+          false);
+    }
+    if (grpc_ != nullptr) {
+      // Shutdown waits for the handlers; those that outlast the grace are cancelled from here.
+      std::jthread canceller([this, deadline](std::stop_token stop) {
+        std::mutex mutex;
+        std::condition_variable_any changed;
+        std::unique_lock lock(mutex);
+        changed.wait_for(lock, stop, deadline / 2, [] { return false; });
+        if (stop.stop_requested()) return;
+        client_.CancelAll();
+        server_calls_.CancelAll();
+      });
+      grpc_->Shutdown(std::chrono::system_clock::now() + deadline / 2);
+      grpc_->Wait();
+    }
+    client_.CancelAll();
+    client_.WaitIdle(deadline);
+    blocking_.Stop();
+    work_.reset();
+    server_calls_.CancelAll();
+    if (control_thread_.joinable()) {
+      asio::post(io_, [this] { io_.stop(); });
+      control_thread_.join();
+    }
+    service_.reset();
+    grpc_.reset();
+    health_.reset();
+  }
+
+  DaemonDefinition definition_;
+  const config::v1::DaemonConfig daemon_;
+  runtime::ShutdownSignal& signal_;
+  SystemClock clock_;
+  runtime::Metrics metrics_;
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  const DebugDelay delay_;
+  RpcServer server_calls_;
+  RpcClient client_;
+  runtime::BlockingPool blocking_;
+  std::unique_ptr<runtime::HealthListener> health_;
+  DaemonContext context_;
+  std::unique_ptr<DaemonService> service_;
+  std::unique_ptr<grpc::Server> grpc_;
+  mutable std::mutex mutex_;  // of the three below
+  runtime::Endpoint endpoint_;
+  bool stopping_ = false;
+  bool ready_ = false;
+  std::jthread control_thread_;
+};
+
+}  // namespace
+
+type::v1::WorkerIdentity DaemonContext::Identity() const {
+  type::v1::WorkerIdentity identity;
+  identity.set_worker_id(daemon.worker_id());
+  identity.set_incarnation(incarnation);
+  identity.set_role(role);
+  identity.set_address(address());
+  identity.set_pid(getpid());
+  TITAN_CHECK(!identity.address().empty());
+  return identity;
+}
+
+void FillDaemonDefaults(const std::string& role, config::v1::DaemonConfig* daemon) {
+  daemon->set_listen("127.0.0.1:0");
+  daemon->set_health_listen("127.0.0.1:0");
+  daemon->set_worker_id(role);
+  daemon->set_shutdown_deadline_ms(10000);
+  daemon->set_log_level("info");
+}
+
+void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* problems) {
+  const auto listen = runtime::ParseHostPort(daemon.listen());
+  if (!listen.ok()) {
+    problems->push_back({"daemon.listen", MessageOf(listen.status())});
+  } else if (!runtime::IsLoopback(*listen)) {
+    problems->push_back({"daemon.listen", "'" + daemon.listen() +
+                                              "' is not on loopback; listeners without TLS and "
+                                              "authentication stay on 127.0.0.1 or [::1]"});
+  }
+  const auto health = runtime::ParseHostPort(daemon.health_listen());
+  if (!health.ok()) problems->push_back({"daemon.health_listen", MessageOf(health.status())});
+  if (daemon.data_folder().empty()) {
+    problems->push_back({"daemon.data_folder", "is required: the folder of this daemon's files"});
+  }
+  if (daemon.worker_id().empty() ||
+      daemon.worker_id().find_first_not_of(
+          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
+          std::string::npos) {
+    problems->push_back({"daemon.worker_id",
+                         "wants letters, digits, '-' and '_', has '" + daemon.worker_id() + "'"});
+  }
+  if (daemon.shutdown_deadline_ms() < 100 || daemon.shutdown_deadline_ms() > 600000) {
+    problems->push_back({"daemon.shutdown_deadline_ms", "wants 100 to 600000 ms"});
+  }
+  const auto level = runtime::ParseLogLevel(daemon.log_level());
+  if (!level.ok()) problems->push_back({"daemon.log_level", MessageOf(level.status())});
+  if (daemon.debug().rpc_delay_max_ms() > 0) {
+    const bool outside = (listen.ok() && !runtime::IsLoopback(*listen)) ||
+                         (health.ok() && !runtime::IsLoopback(*health));
+    if (outside) {
+      problems->push_back({"daemon.debug.rpc_delay_max_ms",
+                           "is a test seam, refused when a listener is not on loopback"});
+    }
+    if (daemon.debug().rpc_delay_max_ms() > 60000) {
+      problems->push_back({"daemon.debug.rpc_delay_max_ms", "wants at most 60000 ms"});
+    }
+  }
+}
+
+void ValidatePeerAddress(const std::string& path, const std::string& address,
+                         ConfigProblems* problems) {
+  if (address.empty()) {
+    problems->push_back({path, "is required: host:port"});
+    return;
+  }
+  const auto parsed = runtime::ParseHostPort(address);
+  if (!parsed.ok()) {
+    problems->push_back({path, MessageOf(parsed.status())});
+  } else if (parsed->port == 0) {
+    problems->push_back({path, "wants the real port, has 0"});
+  } else if (!runtime::IsLoopback(*parsed)) {
+    problems->push_back(
+        {path, "'" + address + "' is not on loopback; connections without TLS stay there"});
+  }
+}
+
+int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
+  runtime::ShutdownSignal signal;  // before any other thread
+  Flags flags;
+  if (const auto code = ParseFlags(argc, argv, definition, &flags); code.has_value()) return *code;
+  ConfigOrigins origins;
+  const Status resolved = ResolveConfig(flags, &definition, &origins);
+  if (!resolved.ok()) {
+    std::cerr << MessageOf(resolved) << std::endl;
+    return kExitUsage;
+  }
+  if (flags.print_config) {
+    std::cout << PrintConfig(*definition.config, origins) << std::flush;
+    return kExitOk;
+  }
+  if (flags.check_config) {
+    std::cout << "config ok" << std::endl;
+    return kExitOk;
+  }
+  const config::v1::DaemonConfig& daemon = *definition.daemon_of(definition.config.get());
+  const auto level = runtime::ParseLogLevel(daemon.log_level());
+  TITAN_CHECK(level.ok());  // ResolveConfig checked it
+  runtime::InitLog({.level = *level, .worker = daemon.worker_id()});
+  Runner runner(std::move(definition), signal);
+  return runner.Run();
+}
+
+}  // namespace titan::rpc

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/rpc/status_convert.h"
+
+#include <absl/strings/cord.h>
+#include <google/protobuf/any.pb.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <google/protobuf/wire_format_lite.h>
+
+namespace titan::rpc {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+namespace io = google::protobuf::io;
+
+constexpr char kTypeUrl[] = "type.googleapis.com/titan.type.v1.ErrorInfo";
+// Field numbers of google.rpc.Status, which Debian ships no header for.
+constexpr int kCodeField = 1;
+constexpr int kMessageField = 2;
+constexpr int kDetailsField = 3;
+
+std::string EncodeRpcStatus(const Status& status, const std::string& info) {
+  google::protobuf::Any any;
+  any.set_type_url(kTypeUrl);
+  any.set_value(info);
+  std::string out;
+  {
+    io::StringOutputStream stream(&out);
+    io::CodedOutputStream coded(&stream);
+    WireFormatLite::WriteInt32(kCodeField, static_cast<int>(status.code()), &coded);
+    WireFormatLite::WriteString(kMessageField, MessageOf(status), &coded);
+    WireFormatLite::WriteString(kDetailsField, any.SerializeAsString(), &coded);
+  }
+  return out;
+}
+
+// The serialized ErrorInfo in a google.rpc.Status, or nothing.
+std::optional<std::string> DecodeRpcStatus(const std::string& bytes) {
+  io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
+                          static_cast<int>(bytes.size()));
+  while (const uint32_t tag = in.ReadTag()) {
+    if (tag != WireFormatLite::MakeTag(kDetailsField, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
+      if (!WireFormatLite::SkipField(&in, tag)) return std::nullopt;
+      continue;
+    }
+    uint32_t size = 0;
+    std::string any_bytes;
+    if (!in.ReadVarint32(&size) || size > bytes.size() ||
+        !in.ReadString(&any_bytes, static_cast<int>(size))) {
+      return std::nullopt;
+    }
+    google::protobuf::Any any;
+    if (any.ParseFromString(any_bytes) && any.type_url() == kTypeUrl) return any.value();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Status WithErrorInfo(Status status, const type::v1::ErrorInfo& info) {
+  status.SetPayload(kTypeUrl, absl::Cord(info.SerializeAsString()));
+  return status;
+}
+
+Status WithReason(Status status, std::string_view reason, std::string_view fix,
+                  int64_t retry_after_ms) {
+  type::v1::ErrorInfo info;
+  info.set_reason(std::string(reason));
+  info.set_fix(std::string(fix));
+  info.set_retry_after_ms(retry_after_ms);
+  return WithErrorInfo(std::move(status), info);
+}
+
+std::optional<type::v1::ErrorInfo> ErrorInfoOf(const Status& status) {
+  const auto payload = status.GetPayload(kTypeUrl);
+  if (!payload.has_value()) return std::nullopt;
+  type::v1::ErrorInfo info;
+  if (!info.ParseFromString(std::string(*payload))) return std::nullopt;
+  return info;
+}
+
+std::string ReasonOf(const Status& status) {
+  const auto info = ErrorInfoOf(status);
+  return info.has_value() ? info->reason() : std::string();
+}
+
+grpc::Status ToGrpc(const Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const auto code = static_cast<grpc::StatusCode>(status.code());  // the same numbers by definition
+  const auto payload = status.GetPayload(kTypeUrl);
+  if (!payload.has_value()) return grpc::Status(code, MessageOf(status));
+  return grpc::Status(code, MessageOf(status), EncodeRpcStatus(status, std::string(*payload)));
+}
+
+Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return OkStatus();
+  int code = static_cast<int>(status.error_code());
+  if (code < 1 || code > 16) code = static_cast<int>(StatusCode::kInternal);
+  Status made = MakeStatus(static_cast<StatusCode>(code), status.error_message());
+  if (const auto info = DecodeRpcStatus(status.error_details()); info.has_value()) {
+    made.SetPayload(kTypeUrl, absl::Cord(*info));
+  }
+  return made;
+}
+
+}  // namespace titan::rpc
