@@ -1,29 +1,156 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/kernels/optimizer.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "core/base/check.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
-#include "core/kernels/reference_ops.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/optimizer.cc"
+#include "core/kernels/targets.h"
+// clang-format off: foreach_target comes before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include "core/kernels/elementary-inl.h"
+
+#if TITAN_KERNEL_TARGET
+HWY_BEFORE_NAMESPACE();
+namespace titan::kernels::HWY_NAMESPACE {
+
+// Sum of squares in f64 of a chunk of at most 1024 consecutive elements: 64 lanes, then the tree.
+double SquareSumChunk(const float* x, int64_t count) {
+  const hn::ScalableTag<double> dd;
+  const hn::Rebind<float, hn::ScalableTag<double>> half;
+  constexpr int64_t kDoubles = HWY_LANES(double);
+  constexpr int64_t kVectors = kRowSumLanes / kDoubles;
+  // Two sweeps of 32 lanes each, so that the sums of one sweep stay in registers.
+  alignas(64) double lane[kRowSumLanes];
+  for (int64_t sweep = 0; sweep < 2; ++sweep) {
+    hn::Vec<decltype(dd)> sums[kVectors / 2];
+    for (int64_t v = 0; v < kVectors / 2; ++v) sums[v] = hn::Zero(dd);
+    const int64_t base = sweep * kRowSumLanes / 2;
+    for (int64_t i = base; i < count; i += kRowSumLanes) {
+      if (HWY_LIKELY(i + kRowSumLanes / 2 <= count)) {
+        for (int64_t v = 0; v < kVectors / 2; ++v) {
+          const auto g = hn::PromoteTo(dd, hn::LoadU(half, x + i + v * kDoubles));
+          sums[v] = hn::Add(sums[v], hn::Mul(g, g));
+        }
+        continue;
+      }
+      alignas(64) float last[kRowSumLanes / 2] = {};
+      for (int64_t j = i; j < count; ++j) last[j - i] = x[j];
+      for (int64_t v = 0; v < kVectors / 2; ++v) {
+        const auto g = hn::PromoteTo(dd, hn::LoadU(half, last + v * kDoubles));
+        sums[v] = hn::Add(sums[v], hn::Mul(g, g));
+      }
+    }
+    for (int64_t v = 0; v < kVectors / 2; ++v) hn::Store(sums[v], dd, lane + base + v * kDoubles);
+  }
+  for (int64_t h = kRowSumLanes / 2; h > 0; h /= 2) {
+    for (int64_t j = 0; j < h; ++j) lane[j] = lane[j] + lane[j + h];
+  }
+  return lane[0];
+}
+
+bool AdamWRange(int64_t n, const AdamWScalars& s, float grad_scale, const float* g, float* p,
+                float* m, float* v) {
+  const FloatTag d;
+  const FloatVec scale = Broadcast(grad_scale), beta1 = Broadcast(s.beta1),
+                 beta2 = Broadcast(s.beta2);
+  const FloatVec rest1 = Broadcast(s.one_minus_beta1), rest2 = Broadcast(s.one_minus_beta2);
+  const FloatVec eps = Broadcast(s.eps), decay = Broadcast(s.decay), step = Broadcast(-s.step_size);
+  const FloatVec correction = Broadcast(s.inv_sqrt_correction2);
+  const FloatVec largest = Broadcast(std::numeric_limits<float>::max());
+  auto finite = hn::Eq(scale, scale);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t left = n - i;
+    const FloatVec grad = hn::Mul(LoadPart(g + i, left), scale);
+    const FloatVec m_new = hn::MulAdd(beta1, LoadPart(m + i, left), hn::Mul(rest1, grad));
+    const FloatVec v_new =
+        hn::MulAdd(beta2, LoadPart(v + i, left), hn::Mul(hn::Mul(rest2, grad), grad));
+    const FloatVec denominator = hn::MulAdd(hn::Sqrt(v_new), correction, eps);
+    const FloatVec p_new =
+        hn::MulAdd(step, hn::Div(m_new, denominator), hn::Mul(LoadPart(p + i, left), decay));
+    StorePart(m_new, m + i, left);
+    StorePart(v_new, v + i, left);
+    StorePart(p_new, p + i, left);
+    finite = hn::And(
+        finite, hn::And(hn::Le(hn::Abs(m_new), largest),
+                        hn::And(hn::Le(hn::Abs(v_new), largest), hn::Le(hn::Abs(p_new), largest))));
+  }
+  return hn::AllTrue(d, finite);
+}
+
+}  // namespace titan::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // TITAN_KERNEL_TARGET
+
+#if HWY_ONCE
 namespace titan::kernels {
 namespace {
 
 constexpr double kLeastMaxNorm = 1e-30;
+constexpr int64_t kElementsPerTask = 16384;
+constexpr int64_t kChunksPerTask = 64;
 
 Status OutOfRange(const char* field, double value, const char* range) {
   return InvalidArgument(std::string("adamw: ") + field + " must be " + range + ", got " +
                          std::to_string(value));
 }
 
+// Copies elements [first, first + count) of the flat logical tensor out of panels.
+void FlattenPanels(const GradientTensor& tensor, int64_t first, int64_t count, float* out) {
+  const int64_t k = tensor.k, end = first + count;
+  for (int64_t row = first / k; row * k < end;) {
+    // The rows of one panel at once: their elements share cache lines.
+    const int64_t rows =
+        std::min({kPanelColumns - row % kPanelColumns, tensor.n - row, (end - 1) / k - row + 1});
+    const float* panel = tensor.data + PanelIndex(k, row, 0);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t begin = std::max<int64_t>(0, first - (row + r) * k);
+      const int64_t stop = std::min(k, end - (row + r) * k);
+      float* to = out + (row + r) * k - first;
+      for (int64_t i = begin; i < stop; ++i) to[i] = panel[i * kPanelColumns + r];
+    }
+    row += rows;
+  }
+}
+
 }  // namespace
 
 double GradientSquareSum(Pool& pool, const GradientTensor& tensor) {
+  const int64_t count = tensor.n * tensor.k;
+  const int64_t num_chunks = (count + kRowSumChunk - 1) / kRowSumChunk;
+  std::vector<double> sums(num_chunks);
+  pool.Run(static_cast<int>((num_chunks + kChunksPerTask - 1) / kChunksPerTask), [&](int task) {
+    const int64_t first_chunk = task * kChunksPerTask,
+                  end_chunk = std::min(num_chunks, first_chunk + kChunksPerTask);
+    const int64_t first = first_chunk * kRowSumChunk,
+                  end = std::min(count, end_chunk * kRowSumChunk);
+    std::vector<float> flat;
+    const float* x = tensor.data + first;
+    if (tensor.layout == TableLayout::kPanels32) {
+      flat.resize(end - first);
+      FlattenPanels(tensor, first, end - first, flat.data());
+      x = flat.data();
+    }
+    for (int64_t c = first_chunk; c < end_chunk; ++c) {
+      const int64_t at = c * kRowSumChunk - first;
+      sums[c] = TITAN_DISPATCH(SquareSumChunk)(x + at, std::min(kRowSumChunk, end - first - at));
+    }
+  });
   double total = 0.0;
-  pool.Run(1, [&](int) { total = reference::GradientSquareSum(tensor); });
+  for (const double sum : sums) total = total + sum;
   return total;
 }
 
@@ -83,9 +210,15 @@ StatusOr<AdamWScalars> NextAdamWStep(const AdamWConfig& config, AdamWPowers* pow
 
 bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
                const float* g, float* p, float* m, float* v) {
-  bool finite = true;
-  pool.Run(1, [&](int) { finite = reference::AdamWStep(count, scalars, grad_scale, g, p, m, v); });
-  return finite;
+  std::atomic<bool> finite{true};
+  pool.Run(static_cast<int>((count + kElementsPerTask - 1) / kElementsPerTask), [&](int task) {
+    const int64_t at = task * kElementsPerTask;
+    const bool good = TITAN_DISPATCH(AdamWRange)(std::min(kElementsPerTask, count - at), scalars,
+                                                 grad_scale, g + at, p + at, m + at, v + at);
+    if (!good) finite.store(false, std::memory_order_relaxed);
+  });
+  return finite.load();
 }
 
 }  // namespace titan::kernels
+#endif  // HWY_ONCE

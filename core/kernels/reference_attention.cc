@@ -129,7 +129,7 @@ void AttentionForward(const AttentionShape& shape, const float* q,
         for (int d = 0; d < shape.head_dim; ++d) {
           out[row * width + h * shape.head_dim + d] = state.o[d] * inverse;
         }
-        if (row_max != nullptr) row_max[row * shape.num_heads + h] = state.max;
+        if (row_max != nullptr) row_max[row * shape.num_heads + h] = state.max + 0.0f;
         if (row_sum != nullptr) row_sum[row * shape.num_heads + h] = state.sum;
       }
     }

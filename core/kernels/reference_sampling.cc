@@ -26,6 +26,7 @@ Chunks Scan(const std::vector<float>& z) {
   const int64_t vocab = static_cast<int64_t>(z.size());
   Chunks chunks;
   for (const float value : z) chunks.max = value > chunks.max ? value : chunks.max;
+  chunks.max = chunks.max + 0.0f;
   for (int64_t begin = 0; begin < vocab; begin += kRowSumChunk) {
     const int64_t end = std::min(vocab, begin + kRowSumChunk);
     float maximum = kMinusInfinity;
@@ -40,7 +41,7 @@ Chunks Scan(const std::vector<float>& z) {
       const float sum = RowSum(terms.data(), end - begin);
       chunks.sum = std::fma(sum, DExp(maximum - chunks.max), chunks.sum);
     }
-    chunks.maximum.push_back(maximum);
+    chunks.maximum.push_back(maximum + 0.0f);
     chunks.running.push_back(chunks.sum);
   }
   return chunks;
@@ -75,7 +76,6 @@ int32_t SampleId(const float* logits, int64_t vocab, float inv_temperature, doub
   const Chunks chunks = Scan(z);
   const double target = u * static_cast<double>(chunks.sum);
   for (size_t c = 0; c < chunks.running.size(); ++c) {
-    if (chunks.maximum[c] == kMinusInfinity) continue;
     if (!(static_cast<double>(chunks.running[c]) > target)) continue;
     float r = c == 0 ? 0.0f : chunks.running[c - 1];
     const float factor = DExp(chunks.maximum[c] - chunks.max);

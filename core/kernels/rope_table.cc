@@ -16,10 +16,11 @@ constexpr double kLn2Hi = 0x1.62e42fee00000p-1;  // 32 significant bits
 constexpr double kLn2Lo = 0x1.a39ef35793c76p-33;
 constexpr double kLog2E = 0x1.71547652b82fep+0;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
-// pi / 2 in three parts; multiples up to 2^20 of the first two are exact.
-constexpr double kHalfPi1 = 0x1.921fb544p+0;
-constexpr double kHalfPi2 = 0x1.0b4611a6p-34;
-constexpr double kHalfPi3 = 0x1.3198a2e037073p-69;
+// pi / 2 in four parts; multiples up to 2^24 of the first three are exact.
+constexpr double kHalfPi1 = 0x1.921fb54000000p+0;
+constexpr double kHalfPi2 = 0x1.10b461p-30;
+constexpr double kHalfPi3 = 0x1.a62633p-58;
+constexpr double kHalfPi4 = 0x1.45c06e0e68948p-86;
 constexpr double kTwoPi = 0x1.921fb54442d18p+2;
 constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
@@ -118,9 +119,9 @@ double DPow(double base, double exponent) {
 }
 
 void DSinCos(double angle, double* sine, double* cosine) {
-  TITAN_CHECK(angle > -0x1p25 && angle < 0x1p25);
+  TITAN_CHECK(angle >= -0x1p24 && angle <= 0x1p24);
   const double n = (angle * kTwoOverPi + 0x1.8p52) - 0x1.8p52;
-  const double r = ((angle - n * kHalfPi1) - n * kHalfPi2) - n * kHalfPi3;
+  const double r = (((angle - n * kHalfPi1) - n * kHalfPi2) - n * kHalfPi3) - n * kHalfPi4;
   const double s = SinReduced(r), c = CosReduced(r);
   switch (static_cast<int64_t>(n) & 3) {
     case 0:

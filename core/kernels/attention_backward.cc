@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backward of attention.h. One task owns one segment and one kv head, so every chain of dk and
+// dv stays in one thread. Keys and values of the segment are first laid out both ways (transposed
+// and plain), in pages of 16, because scores want keys in lanes and sums want channels in lanes.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/base/check.h"
+#include "core/kernels/attention.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/order.h"
+#include "core/kernels/pool.h"
+
+#ifndef TITAN_CORE_KERNELS_ATTENTION_BACKWARD_TYPES_
+#define TITAN_CORE_KERNELS_ATTENTION_BACKWARD_TYPES_
+namespace titan::kernels {
+
+struct BackwardArguments {
+  const AttentionShape* shape;
+  const float* q;
+  const float* base;
+  const float* out;
+  const float* dout;
+  const float* row_max;
+  const float* row_sum;
+  float* dq;
+  float* dk;
+  float* dv;
+};
+
+}  // namespace titan::kernels
+#endif  // TITAN_CORE_KERNELS_ATTENTION_BACKWARD_TYPES_
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/attention_backward.cc"
+#include "core/kernels/targets.h"
+// clang-format off: foreach_target comes before highway.h
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+// clang-format on
+
+#include "core/kernels/attention-inl.h"
+
+#if TITAN_KERNEL_TARGET
+HWY_BEFORE_NAMESPACE();
+namespace titan::kernels::HWY_NAMESPACE {
+
+// gradient[j][.] = chain over rows r in [first[j], R) ascending of fma(w[r][j], x[r][.],
+// gradient[j][.]) for keys j in [0, keys) of the block; rows of x and of gradient are `width`
+// apart, padded to whole vectors.
+template <int R>
+HWY_INLINE void OuterBlock(const float* w, const float* x, const int64_t* first, int64_t keys,
+                           int64_t width, float* gradient) {
+  for (int64_t channel = 0; channel < width; channel += kLanes) {
+    FloatVec row[R];
+    for (int r = 0; r < R; ++r) row[r] = Load(x + r * width + channel);
+    for (int64_t j = 0; j < keys; ++j) {
+      float* place = gradient + j * width + channel;
+      FloatVec acc = Load(place);
+      if (HWY_LIKELY(first[j] == 0)) {
+        for (int r = 0; r < R; ++r) acc = hn::MulAdd(Broadcast(w[r * kKeyBlock + j]), row[r], acc);
+      } else {
+        for (int r = 0; r < R; ++r) {
+          if (r >= first[j]) acc = hn::MulAdd(Broadcast(w[r * kKeyBlock + j]), row[r], acc);
+        }
+      }
+      Store(acc, place);
+    }
+  }
+}
+
+// What one task works on.
+struct HeadScratch {
+  std::vector<float> keys_plain;         // [pages][16][head_dim]
+  std::vector<float> values_transposed;  // [pages][head_dim][16]
+  std::vector<const float*> keys_t, keys_p, values_t;
+  std::vector<float> dk, dv;  // [keys padded to 16][width], of one query head
+  int64_t width;
+};
+
+void LayOut(const BackwardArguments& a, const Segment& segment, int64_t kv_head,
+            HeadScratch* scratch) {
+  const int64_t head_dim = a.shape->head_dim;
+  const int64_t page_floats =
+      2 * static_cast<int64_t>(a.shape->num_kv_heads) * head_dim * kPageTokens;
+  const int64_t half = head_dim * kPageTokens;
+  const int64_t num_pages = (segment.num_rows + kPageTokens - 1) / kPageTokens;
+  scratch->width = (head_dim + kPageTokens - 1) / kPageTokens * kPageTokens;
+  scratch->keys_plain.resize(num_pages * half);
+  scratch->values_transposed.resize(num_pages * half);
+  for (int64_t p = 0; p < num_pages; ++p) {
+    const float* keys = a.base + segment.pages[p] * page_floats + kv_head * 2 * half;
+    const float* values = keys + half;
+    float* plain = scratch->keys_plain.data() + p * half;
+    float* transposed = scratch->values_transposed.data() + p * half;
+    for (int64_t j = 0; j < kPageTokens; ++j) {
+      for (int64_t d = 0; d < head_dim; ++d) {
+        plain[j * head_dim + d] = keys[d * kPageTokens + j];
+        transposed[d * kPageTokens + j] = values[j * head_dim + d];
+      }
+    }
+    scratch->keys_t.push_back(keys);
+    scratch->keys_p.push_back(plain);
+    scratch->values_t.push_back(transposed);
+  }
+  scratch->dk.resize(num_pages * kPageTokens * scratch->width);
+  scratch->dv.resize(num_pages * kPageTokens * scratch->width);
+}
+
+// Rows i .. i+R-1 of one query head: dq of the rows, and their terms of the head's dk and dv
+// chains.
+template <int R>
+void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t head, int64_t i,
+                  HeadScratch* scratch) {
+  const int64_t head_dim = a.shape->head_dim, width = scratch->width;
+  alignas(64) float qs[R * kMaxHeadDim] = {}, dout[R * kMaxHeadDim] = {}, dq[R * kMaxHeadDim] = {};
+  float max[R], inverse[R], delta[R];
+  int64_t at[R];
+  const FloatVec scale = Broadcast(a.shape->scale);
+  for (int r = 0; r < R; ++r) {
+    const int64_t row = segment.first_row + i + r;
+    const int64_t pair = row * a.shape->num_heads + head;
+    at[r] = pair * head_dim;
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const int64_t left = head_dim - d;
+      StorePart(hn::Mul(LoadPart(a.q + at[r] + d, left), scale), qs + r * width + d, left);
+      StorePart(LoadPart(a.dout + at[r] + d, left), dout + r * width + d, left);
+    }
+    max[r] = a.row_max[pair];
+    inverse[r] = 1.0f / a.row_sum[pair];
+    delta[r] = RowSumProductVector(a.dout + at[r], a.out + at[r], head_dim);
+  }
+  const int64_t visible = i + R;  // keys that the last row sees
+  alignas(64) float p[R * kKeyBlock], ds[R * kKeyBlock];
+  for (int64_t block = 0; block < visible; block += kKeyBlock) {
+    const int64_t keys = std::min(kKeyBlock, visible - block);
+    const int64_t first_page = block / kPageTokens,
+                  num_pages = (keys + kPageTokens - 1) / kPageTokens;
+    ScoreBlock<R>(qs, width, head_dim, scratch->keys_t.data() + first_page, num_pages, p);
+    ScoreBlock<R>(dout, width, head_dim, scratch->values_t.data() + first_page, num_pages, ds);
+    int64_t count[R], first[kKeyBlock];
+    for (int r = 0; r < R; ++r) {
+      count[r] = std::min(kKeyBlock, i + r + 1 - block);
+      const FloatVec row_max = Broadcast(max[r]), row_inverse = Broadcast(inverse[r]);
+      const FloatVec row_delta = Broadcast(delta[r]);
+      for (int64_t j = 0; j < num_pages * kPageTokens; j += kLanes) {
+        float* p_at = p + r * kKeyBlock + j;
+        float* ds_at = ds + r * kKeyBlock + j;
+        const FloatVec weight = hn::Mul(VExp(hn::Sub(Load(p_at), row_max)), row_inverse);
+        Store(weight, p_at);
+        Store(hn::Mul(weight, hn::Sub(Load(ds_at), row_delta)), ds_at);
+      }
+    }
+    for (int64_t j = 0; j < keys; ++j) first[j] = std::max<int64_t>(0, block + j - i);
+    SumBlockRagged<R>(ds, scratch->keys_p.data() + first_page, count, head_dim, dq, width);
+    OuterBlock<R>(ds, qs, first, keys, width, scratch->dk.data() + block * width);
+    OuterBlock<R>(p, dout, first, keys, width, scratch->dv.data() + block * width);
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      StorePart(hn::Mul(Load(dq + r * width + d), scale), a.dq + at[r] + d, head_dim - d);
+    }
+  }
+}
+
+// to[j][.] = from[j][.] for the first head of the group, else to + from.
+void AddHead(const std::vector<float>& from, int64_t rows, int64_t width, int64_t head_dim,
+             bool first, float* to, int64_t ldto) {
+  for (int64_t j = 0; j < rows; ++j) {
+    for (int64_t d = 0; d < head_dim; d += kLanes) {
+      const FloatVec value = Load(from.data() + j * width + d);
+      float* place = to + j * ldto + d;
+      StorePart(first ? value : hn::Add(LoadPart(place, head_dim - d), value), place, head_dim - d);
+    }
+  }
+}
+
+void BackwardKvHead(const BackwardArguments& a, const Segment& segment, int64_t kv_head) {
+  const int64_t head_dim = a.shape->head_dim;
+  const int64_t group = a.shape->num_heads / a.shape->num_kv_heads;
+  const int64_t ldkv = a.shape->num_kv_heads * head_dim;
+  HeadScratch scratch;
+  LayOut(a, segment, kv_head, &scratch);
+  for (int64_t h = 0; h < group; ++h) {
+    std::fill(scratch.dk.begin(), scratch.dk.end(), 0.0f);
+    std::fill(scratch.dv.begin(), scratch.dv.end(), 0.0f);
+    for (int64_t i = 0; i < segment.num_rows; i += kTileRows) {
+      const int rows = static_cast<int>(std::min<int64_t>(kTileRows, segment.num_rows - i));
+      WithRows(rows, [&](auto count) {
+        BackwardTile<decltype(count)::value>(a, segment, kv_head * group + h, i, &scratch);
+      });
+    }
+    const int64_t at = segment.first_row * ldkv + kv_head * head_dim;
+    AddHead(scratch.dk, segment.num_rows, scratch.width, head_dim, h == 0, a.dk + at, ldkv);
+    AddHead(scratch.dv, segment.num_rows, scratch.width, head_dim, h == 0, a.dv + at, ldkv);
+  }
+}
+
+}  // namespace titan::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // TITAN_KERNEL_TARGET
+
+#if HWY_ONCE
+namespace titan::kernels {
+
+void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
+                       std::span<const Segment> segments, const float* base, const float* out,
+                       const float* dout, const float* row_max, const float* row_sum, float* dq,
+                       float* dk, float* dv) {
+  TITAN_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim);
+  TITAN_CHECK(shape.num_kv_heads >= 1 && shape.num_heads % shape.num_kv_heads == 0);
+  for (const Segment& segment : segments) TITAN_CHECK(segment.first_position == 0);
+  const BackwardArguments arguments{&shape, q, base, out, dout, row_max, row_sum, dq, dk, dv};
+  const auto run = TITAN_DISPATCH(BackwardKvHead);
+  pool.Run(static_cast<int>(segments.size()) * shape.num_kv_heads, [&](int task) {
+    run(arguments, segments[task / shape.num_kv_heads], task % shape.num_kv_heads);
+  });
+}
+
+}  // namespace titan::kernels
+#endif  // HWY_ONCE
