@@ -30,93 +30,101 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
-constexpr int kVectors = 2;               // per row of the register tile
-constexpr int kSpan = kLanes * kVectors;  // columns of the register tile
 constexpr int kPanel = static_cast<int>(kPanelColumns);
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// How far ahead the panel is prefetched, in steps of k (one step is 128 bytes): the hardware stops
-// at each 4 KiB page, and with few rows the weights come from memory.
-constexpr int kPrefetchSteps = 16;
-static_assert(kPanel % kSpan == 0);
+// How far ahead the panel is prefetched when few rows read it from memory, in steps of k (128
+// bytes): the hardware stops at each 4 KiB page.
+constexpr int kPrefetchSteps = 32;
+constexpr int kPrefetchRows = 8;
 
+// The register tile: kRows rows of kSpan columns of one panel. With 32 columns the panel is read in
+// one pass; AVX2 holds that for two rows only and reads 16 columns in each of two passes for more.
 template <int kRows>
-HWY_INLINE void ClearTile(V (&acc)[kRows][kVectors]) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    acc[r][0] = hn::Zero(D());
-    acc[r][1] = hn::Zero(D());
+class Tile {
+ public:
+  static constexpr int kVectors = HWY_TARGET == HWY_AVX3 || kRows > 2 ? 2 : 4;
+  static constexpr int kSpan = kVectors * kLanes;
+  static_assert(kPanel % kSpan == 0);
+
+  HWY_INLINE void Clear() {
+    Each([](V& acc, int, int) { acc = hn::Zero(D()); });
   }
-}
+  HWY_INLINE void Load(const float* c, int64_t ldc) {
+    Each([=](V& acc, int row, int column) { acc = hn::LoadU(D(), c + row * ldc + column); });
+  }
+  HWY_INLINE void Store(float* c, int64_t ldc) {
+    Each([=](V& acc, int row, int column) { hn::StoreU(acc, D(), c + row * ldc + column); });
+  }
+  // left + tile, the order of the leaf tree and of c = c + chain.
+  HWY_INLINE void AddToLeft(const float* left, int64_t ld) {
+    Each([=](V& acc, int row, int column) {
+      acc = hn::Add(hn::LoadU(D(), left + row * ld + column), acc);
+    });
+  }
+  // tile + bias, the same for all rows.
+  HWY_INLINE void AddBias(const float* bias) {
+    Each([=](V& acc, int, int column) { acc = hn::Add(acc, hn::LoadU(D(), bias + column)); });
+  }
 
-// Advances the chains by k steps. a[k][kRows], b[k][32] of which kSpan columns are used.
-template <int kRows>
-HWY_INLINE void AdvanceTile(V (&acc)[kRows][kVectors], const float* HWY_RESTRICT a,
-                            const float* HWY_RESTRICT b, int64_t k) {
-  const D d;
+  // Advances the chains by k steps: a[k][kRows], b[k][32] of which the first kSpan columns are
+  // used.
+  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k) {
+    const D d;
 #pragma GCC unroll 2
-  for (int64_t i = 0; i < k; ++i) {
-    const V b0 = hn::LoadU(d, b);
-    const V b1 = hn::LoadU(d, b + kLanes);
-    if constexpr (kRows <= 4) {
-      _mm_prefetch(reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel), _MM_HINT_T0);
-      if constexpr (kSpan > 16) {
-        _mm_prefetch(reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel + 16), _MM_HINT_T0);
+    for (int64_t i = 0; i < k; ++i) {
+      V weights[kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) weights[v] = hn::LoadU(d, b + v * kLanes);
+      if constexpr (kRows <= kPrefetchRows && kSpan == kPanel) {
+        const char* ahead = reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel);
+        _mm_prefetch(ahead, _MM_HINT_T0);
+        _mm_prefetch(ahead + 64, _MM_HINT_T0);
       }
-    }
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const V x = hn::Set(d, a[r]);
-      acc[r][0] = hn::MulAdd(x, b0, acc[r][0]);
-      acc[r][1] = hn::MulAdd(x, b1, acc[r][1]);
+      for (int row = 0; row < kRows; ++row) {
+        const V x = hn::Set(d, a[row]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) acc_[row][v] = hn::MulAdd(x, weights[v], acc_[row][v]);
+      }
+      a += kRows;
+      b += kPanel;
     }
-    a += kRows;
-    b += kPanel;
   }
-}
+
+ private:
+  template <typename Function>
+  HWY_INLINE void Each(const Function& function) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);
+    }
+  }
+
+  V acc_[kRows][kVectors];
+};
 
 template <int kRows>
 void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, int leaves,
                 const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc) {
-  const D d;
+  constexpr int kSpan = Tile<kRows>::kSpan;
   const int64_t length = k / leaves;
-  HWY_ALIGN float levels[kMaxLevels][kRows]
-                        [kSpan];  // finished subtrees, a binary counter of leaves
-  for (int half = 0; half < kPanel; half += kSpan) {
+  HWY_ALIGN float levels[kMaxLevels]
+                        [kRows * kSpan];  // finished subtrees, a binary counter of leaves
+  for (int first = 0; first < kPanel; first += kSpan) {
     for (int leaf = 0; leaf < leaves; ++leaf) {
-      V acc[kRows][kVectors];
-      ClearTile<kRows>(acc);
-      AdvanceTile<kRows>(acc, a + leaf * length * kRows, b + leaf * length * kPanel + half, length);
+      Tile<kRows> tile;
+      tile.Clear();
+      tile.Advance(a + leaf * length * kRows, b + leaf * length * kPanel + first, length);
       int level = 0;
-      for (int bits = leaf; (bits & 1) != 0; bits >>= 1, ++level) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          acc[r][0] = hn::Add(hn::Load(d, levels[level][r]), acc[r][0]);
-          acc[r][1] = hn::Add(hn::Load(d, levels[level][r] + kLanes), acc[r][1]);
-        }
-      }
+      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++], kSpan);
       if (leaf + 1 < leaves) {
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          hn::Store(acc[r][0], d, levels[level][r]);
-          hn::Store(acc[r][1], d, levels[level][r] + kLanes);
-        }
+        tile.Store(levels[level], kSpan);
         continue;
       }
-      if (bias != nullptr) {
-        const V bias0 = hn::LoadU(d, bias + half);
-        const V bias1 = hn::LoadU(d, bias + half + kLanes);
-#pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          acc[r][0] = hn::Add(acc[r][0], bias0);
-          acc[r][1] = hn::Add(acc[r][1], bias1);
-        }
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        hn::StoreU(acc[r][0], d, c + r * ldc + half);
-        hn::StoreU(acc[r][1], d, c + r * ldc + half + kLanes);
-      }
+      if (bias != nullptr) tile.AddBias(bias + first);
+      tile.Store(c + first, ldc);
     }
   }
 }
@@ -124,40 +132,24 @@ void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_
 template <int kRows>
 void ChainTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, bool resume,
                float* HWY_RESTRICT c, int64_t ldc) {
-  const D d;
-  for (int half = 0; half < kPanel; half += kSpan) {
-    V acc[kRows][kVectors];
-    ClearTile<kRows>(acc);
-    if (resume) {
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        acc[r][0] = hn::LoadU(d, c + r * ldc + half);
-        acc[r][1] = hn::LoadU(d, c + r * ldc + half + kLanes);
-      }
-    }
-    AdvanceTile<kRows>(acc, a, b + half, k);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      hn::StoreU(acc[r][0], d, c + r * ldc + half);
-      hn::StoreU(acc[r][1], d, c + r * ldc + half + kLanes);
-    }
+  for (int first = 0; first < kPanel; first += Tile<kRows>::kSpan) {
+    Tile<kRows> tile;
+    tile.Clear();
+    if (resume) tile.Load(c + first, ldc);
+    tile.Advance(a, b + first, k);
+    tile.Store(c + first, ldc);
   }
 }
 
 template <int kRows>
 void AccumulateTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k,
                     float* HWY_RESTRICT c, int64_t ldc) {
-  const D d;
-  for (int half = 0; half < kPanel; half += kSpan) {
-    V acc[kRows][kVectors];
-    ClearTile<kRows>(acc);
-    AdvanceTile<kRows>(acc, a, b + half, k);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      float* row = c + r * ldc + half;
-      hn::StoreU(hn::Add(hn::LoadU(d, row), acc[r][0]), d, row);
-      hn::StoreU(hn::Add(hn::LoadU(d, row + kLanes), acc[r][1]), d, row + kLanes);
-    }
+  for (int first = 0; first < kPanel; first += Tile<kRows>::kSpan) {
+    Tile<kRows> tile;
+    tile.Clear();
+    tile.Advance(a, b + first, k);
+    tile.AddToLeft(c + first, ldc);
+    tile.Store(c + first, ldc);
   }
 }
 
