@@ -81,12 +81,12 @@ TEST(SamplingTest, ProbabilitiesSumToOneInDouble) {
   for (int64_t i = 0; i < kVocab; ++i) {
     const double lp = LogProbOf(logits.data(), i, 1.25f, stats);
     const double exact = 1.25 * logits.data()[i] - stats.max - std::log(exact_sum);
-    worst = std::max(worst, std::abs(lp - exact) / (1.0 - exact));
+    worst = std::max(worst, std::abs(lp - exact) / (1.0 - exact + stats.max));
     sum += std::exp(lp);
     entropy -= std::exp(lp) * lp;
   }
   EXPECT_NEAR(sum, 1.0, 1e-6);
-  EXPECT_LT(worst, 3e-7);
+  EXPECT_LT(worst, 2e-7);  // a few roundings of z, of its maximum and of the result
   EXPECT_NEAR(EntropyOf(logits.data(), kVocab, 1.25f, stats), entropy, 1e-5);
 }
 
