@@ -91,6 +91,8 @@ Engine::Engine(const model::Decoder& decoder, kernels::Pool& pool, const Limits&
       workspace_(std::move(workspace)),
       pages_(static_cast<int>(cache_.num_pages())) {}
 
+Engine::~Engine() = default;
+
 StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::Decoder& decoder, kernels::Pool& pool,
                                                  const Limits& limits) {
   if (limits.max_running < 1 || limits.max_batch_rows < 1 || limits.max_queued_groups < 1) {
@@ -139,6 +141,8 @@ Status Engine::RemoveVersion(const VersionKey& key) {
   versions_.erase(it);
   return OkStatus();
 }
+
+bool Engine::Holds(const VersionKey& key) const { return versions_.contains(key); }
 
 int Engine::PagesFor(int64_t positions) const {
   return static_cast<int>((positions + kernels::kPageTokens - 1) / kernels::kPageTokens);

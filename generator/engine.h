@@ -95,13 +95,15 @@ class Engine {
   static StatusOr<std::unique_ptr<Engine>> Create(const model::Decoder& decoder,
                                                   kernels::Pool& pool, const Limits& limits);
 
+  ~Engine();
+
   // Holds a version. `slot` must stay mapped until RemoveVersion; `still_granted` is asked after
   // each forward under it, before any token leaves: false discards that step and fails the
   // version's requests. AlreadyExists: the key is held.
   Status AddVersion(const VersionKey& key, const float* slot, std::function<bool()> still_granted);
   // FailedPrecondition: requests still use it. NotFound: not held.
   Status RemoveVersion(const VersionKey& key);
-  bool Holds(const VersionKey& key) const { return versions_.contains(key); }
+  bool Holds(const VersionKey& key) const;
 
   // Queues a group; the id names it in results. InvalidArgument: prompt or lengths that can never
   // be served (names the field and the limit). FailedPrecondition: the version is not held.

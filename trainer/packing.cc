@@ -50,18 +50,4 @@ StatusOr<std::vector<Pack>> PackShard(std::span<const int64_t> sample_lengths, i
   return packs;
 }
 
-std::vector<kernels::RowRange> UnitsOfRows(std::span<const kernels::RowRange> units,
-                                           std::span<const int32_t> rows) {
-  std::vector<kernels::RowRange> result;
-  int64_t next = 0;
-  for (const kernels::RowRange& unit : units) {
-    const int64_t begin = next;
-    while (next < static_cast<int64_t>(rows.size()) && rows[static_cast<size_t>(next)] < unit.end) {
-      ++next;
-    }
-    result.push_back({begin, next});
-  }
-  return result;
-}
-
 }  // namespace titan::trainer

@@ -27,12 +27,6 @@ struct Pack {
 // (names both). REQUIRES: every length >= 1.
 StatusOr<std::vector<Pack>> PackShard(std::span<const int64_t> sample_lengths, int64_t max_rows);
 
-// Contiguous part of `units` that holds the rows which a loss reads: unit u of the result covers
-// the entries of `rows` (ascending) that lie in units[u]. For the head, whose chains take those
-// rows only.
-std::vector<kernels::RowRange> UnitsOfRows(std::span<const kernels::RowRange> units,
-                                           std::span<const int32_t> rows);
-
 }  // namespace titan::trainer
 
 #endif  // TITAN_TRAINER_PACKING_H_

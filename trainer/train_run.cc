@@ -233,7 +233,7 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
     result->backward_seconds += clock_() - middle;
   }
   if (decoder_.table().tied()) {
-    model::AddTiedEmbedding(decoder_.table(), tied_embedding_.get(),
+    model::AddTiedEmbedding(pool_, decoder_.table(), tied_embedding_.get(),
                             model::GradientsOf(decoder_.table(), gradient));
   }
   return OkStatus();
