@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pre-tokenizer expressions that files name instead of spelling out.
+#ifndef TITAN_CORE_TEXT_KNOWN_PATTERNS_H_
+#define TITAN_CORE_TEXT_KNOWN_PATTERNS_H_
+
+#include <string_view>
+
+namespace titan::text {
+
+// GPT-2, and ByteLevel with use_regex.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// Qwen2 to Qwen3: digits one by one, line ends kept with what precedes them.
+inline constexpr std::string_view kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Llama 3: as Qwen2, digits in groups of up to three.
+inline constexpr std::string_view kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+}  // namespace titan::text
+
+#endif  // TITAN_CORE_TEXT_KNOWN_PATTERNS_H_
