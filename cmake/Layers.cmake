@@ -15,7 +15,7 @@ titan_layer(weightstore        core/base core/storage weightstore/client)
 titan_layer(rewards            core/base)
 titan_layer(generator          core/base core/kernels core/model weightstore/client)
 titan_layer(trainer            core/base core/kernels core/model core/model/torch weightstore/client)
-titan_layer(orchestrator       core/base core/storage)
+titan_layer(orchestrator       core/base core/formats core/storage)
 # services/<name> is the gRPC face of the module of that name; services/rpc is what they share.
 titan_layer(services/rpc       core/base core/runtime)
 titan_layer(services/orchestrator services/rpc orchestrator core/text core/formats core/storage core/runtime core/base)

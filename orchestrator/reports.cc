@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "orchestrator/reports.h"
+
+#include <utility>
+
+namespace titan::orchestrator {
+
+StepReport CanonicalOf(StepReport report) {
+  report.phases = {};
+  report.samples_per_pack_min = 0;
+  report.sequences_running_max = 0;
+  report.generated_tokens_per_second = 0;
+  report.generator_shares.clear();
+  report.generated_before_previous_commit = false;
+  return report;
+}
+
+EvaluationReport CanonicalOf(EvaluationReport report) {
+  report.seconds_since_running = 0;
+  return report;
+}
+
+}  // namespace titan::orchestrator

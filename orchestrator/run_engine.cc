@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs, workers and phases. What happens inside a running job: run_engine_steps.cc.
+#include "orchestrator/run_engine.h"
+
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace titan::orchestrator {
+namespace {
+
+// How long the end of a run may take before it is given up and the job ends anyway.
+constexpr uint64_t kStopMs = 15000;
+
+}  // namespace
+
+void RunEngine::Restore(std::vector<JobInfo> jobs, Instant now) {
+  TITAN_CHECK(jobs_.empty());
+  for (JobInfo& restored : jobs) {
+    JobInfo& job = jobs_[restored.job_id] = std::move(restored);
+    if (!IsFinal(job.state)) {
+      SetState(job, JobState::kFailed, "orchestrator restarted; a job cannot be resumed yet", now);
+    }
+  }
+}
+
+void RunEngine::Handle(const Event& event, Instant now) {
+  std::visit([&](const auto& e) { On(e, now); }, event);
+  Advance(now);
+}
+
+void RunEngine::Tick(Instant now) { Advance(now); }
+
+void RunEngine::SetState(JobInfo& job, JobState state, const std::string& reason, Instant now) {
+  job.state = state;
+  job.reason = reason;
+  if (state == JobState::kQueued) job.submitted_unix_ms = UnixMs(now);
+  if (state == JobState::kRunning) job.running_unix_ms = UnixMs(now);
+  if (IsFinal(state)) job.ended_unix_ms = UnixMs(now);
+  out_.Append(job.job_id, now, StateChanged{state, reason});
+  out_.DoDurably(ReportJob{job});
+}
+
+void RunEngine::Message(const std::string& text) {
+  if (run_.has_value()) out_.DoDurably(ReportMessage{run_->job->job_id, text});
+}
+
+void RunEngine::On(const SubmitJob& event, Instant now) {
+  TITAN_CHECK(jobs_.count(event.job_id) == 0);
+  JobInfo& job = jobs_[event.job_id];
+  job.job_id = event.job_id;
+  job.run_id = event.run_id;
+  job.request_id = event.request_id;
+  job.spec = event.spec;
+  out_.Append(job.job_id, now, JobSubmitted{event.spec_bytes, event.request_id, event.run_id});
+  SetState(job, JobState::kQueued, "", now);
+  queue_.push_back(event);
+}
+
+void RunEngine::On(const CancelJob& event, Instant now) {
+  const auto found = jobs_.find(event.job_id);
+  if (found == jobs_.end() || IsFinal(found->second.state)) return;
+  out_.Append(event.job_id, now, CommandGiven{"cancel", event.request_id, event.reason});
+  if (run_.has_value() && run_->job == &found->second) {
+    if (run_->phase != Phase::kStopping) Stop(JobState::kCancelled, event.reason, now);
+    return;
+  }
+  std::erase_if(queue_, [&](const SubmitJob& queued) { return queued.job_id == event.job_id; });
+  SetState(found->second, JobState::kCancelled, event.reason, now);
+}
+
+void RunEngine::On(const WorkerReady& event, Instant now) {
+  switch (event.role) {
+    case WorkerRole::kGenerator:
+      fleet_.Join(event);
+      break;
+    case WorkerRole::kReward:
+      scorer_.Join(event);
+      break;
+    case WorkerRole::kTrainer:
+      trainers_[event.name.worker_id] = event.name;
+      break;
+    case WorkerRole::kWeightStore:
+      weight_stores_[event.name.worker_id] = event.name;
+      break;
+  }
+  Message(event.name.worker_id + " joined");
+}
+
+void RunEngine::On(const WorkerLost& event, Instant now) {
+  const std::string& id = event.name.worker_id;
+  size_t reissued = 0;
+  if (fleet_.Leave(event.name, &reissued)) {
+    counters_.samples_reissued += reissued;
+    Message(id + " was lost (" + event.reason + "); " + std::to_string(reissued) +
+            " samples are issued again");
+    return;
+  }
+  if (scorer_.Leave(event.name, now)) {
+    Message(id + " was lost (" + event.reason + "); its items are sent again");
+    return;
+  }
+  const auto trainer = trainers_.find(id);
+  if (trainer != trainers_.end() && trainer->second == event.name) {
+    trainers_.erase(trainer);
+    if (run_.has_value() && run_->trainer == event.name && run_->trainer_alive) {
+      run_->trainer_alive = false;
+      if (run_->phase != Phase::kStopping) {
+        Fail("the trainer " + id + " was lost (" + event.reason + ")", now);
+      }
+    }
+    return;
+  }
+  const auto store = weight_stores_.find(id);
+  if (store != weight_stores_.end() && store->second == event.name) {
+    weight_stores_.erase(store);
+    if (run_.has_value() && (run_->phase == Phase::kStartingRun || IsRunning())) {
+      Fail("the weight store " + id + " was lost (" + event.reason + ")", now);
+    }
+  }
+}
+
+void RunEngine::On(const JournalFailed& event, Instant now) {
+  if (run_.has_value() && run_->phase != Phase::kStopping) {
+    Fail("the journal cannot be written: " + MessageOf(event.status), now);
+  }
+}
+
+void RunEngine::Advance(Instant now) {
+  if (!run_.has_value()) BeginNextJob(now);
+  if (!run_.has_value()) return;
+  switch (run_->phase) {
+    case Phase::kWaitingForWorkers:
+    case Phase::kStartingRun:
+      AdvanceStart(now);
+      break;
+    case Phase::kRunning:
+      AdvanceRunning(now);
+      break;
+    case Phase::kStopping:
+      break;
+  }
+  if (run_.has_value() && run_->phase == Phase::kStopping) AdvanceStopping(now);
+}
+
+void RunEngine::BeginNextJob(Instant now) {
+  if (queue_.empty()) return;
+  const SubmitJob submit = std::move(queue_.front());
+  queue_.pop_front();
+  JobInfo& job = jobs_.at(submit.job_id);
+  auto order = DataOrder::Create(*submit.dataset, submit.spec->seed, submit.spec->data.held_out);
+  if (!order.ok()) {  // checked at submission; kept as an error of the job, not of the daemon
+    SetState(job, JobState::kFailed, MessageOf(order.status()), now);
+    return;
+  }
+  Evaluations evaluations(submit.spec, submit.run_id, order->held_out_rows());
+  run_.emplace(submit.spec, LogicalSchedule(submit.spec, *std::move(order)),
+               std::move(evaluations));
+  run_->job = &job;
+  run_->dataset = submit.dataset;
+  run_->stop_token_ids = submit.stop_token_ids;
+  run_->phase_since = now;
+  fleet_.Begin({job.job_id, job.run_id, submit.spec->seed, submit.dataset, submit.stop_token_ids});
+  scorer_.Begin(job.run_id, submit.spec, submit.dataset);
+  SetState(job, JobState::kStarting, "", now);
+}
+
+std::string RunEngine::MissingWorkers() const {
+  std::string missing;
+  const auto add = [&](const std::string& what) {
+    missing += (missing.empty() ? "no " : ", no ") + what;
+  };
+  if (trainers_.empty()) add("trainer");
+  if (weight_stores_.empty()) add("weight store");
+  if (fleet_.num_generators() == 0) add("generator");
+  if (!scorer_.HasGrader(run_->spec->reward.grader)) {
+    add("reward service with the grader " + run_->spec->reward.grader);
+  }
+  return missing;
+}
+
+void RunEngine::AdvanceStart(Instant now) {
+  const JobSpec::Deadlines& deadlines = run_->spec->deadlines;
+  if (run_->phase == Phase::kStartingRun) {
+    if (now - run_->phase_since > Millis(deadlines.first_step_ms)) {
+      Fail("the trainer did not load the model within deadlines.first_step_ms (" +
+               std::to_string(deadlines.first_step_ms) + " ms)",
+           now);
+    }
+    return;
+  }
+  const std::string missing = MissingWorkers();
+  if (missing.empty()) {
+    run_->trainer = trainers_.begin()->second;
+    run_->trainer_alive = true;
+    run_->phase = Phase::kStartingRun;
+    run_->phase_since = now;
+    out_.DoDurably(StartRun{run_->trainer, run_->job->run_id, run_->spec});
+  } else if (now - run_->phase_since > Millis(deadlines.workers_ms)) {
+    Fail(missing + " within deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) + " ms)",
+         now);
+  }
+}
+
+void RunEngine::On(const RunStarted& event, Instant now) {
+  if (!IsCurrent(event.run_id) || run_->phase != Phase::kStartingRun) return;
+  if (!event.status.ok()) {
+    Fail("the trainer could not start the run: " + MessageOf(event.status), now);
+    return;
+  }
+  run_->phase = Phase::kRunning;
+  run_->phase_since = run_->committed_at = now;
+  run_->evaluations.Begin(now);
+  SetState(*run_->job, JobState::kRunning, "", now);
+  Message("version 0 is published, weights digest " + event.weights_digest);
+  run_->evaluations.OnCommitted(0);
+  OpenSteps(now);
+}
+
+void RunEngine::Stop(JobState final_state, const std::string& reason, Instant now) {
+  TITAN_CHECK(run_.has_value() && run_->phase != Phase::kStopping);
+  // I1: what is admitted and not closed ends here.
+  for (const GroupId id : run_->schedule.UnfinishedGroups()) {
+    out_.Append(run_->job->job_id, now, GroupClosed{id, false, "cancelled"});
+  }
+  const bool had_run = run_->phase != Phase::kWaitingForWorkers;
+  run_->phase = Phase::kStopping;
+  run_->phase_since = now;
+  run_->final_state = final_state;
+  run_->final_reason = reason;
+  run_->end_answered = !had_run;
+  SetState(*run_->job, JobState::kStopping, reason, now);
+  fleet_.Stop();
+  scorer_.Stop();
+  out_.Do(CancelRollouts{run_->job->run_id});
+  if (const auto pinned = run_->evaluations.pinned()) {
+    out_.Do(UnpinEvaluation{run_->job->run_id, *pinned});
+  }
+  if (had_run) {
+    out_.DoDurably(EndRun{run_->job->run_id, run_->trainer_alive ? run_->trainer : WorkerName{}});
+  }
+}
+
+void RunEngine::AdvanceStopping(Instant now) {
+  fleet_.Pump(now, out_);
+  const bool late = now - run_->phase_since > Millis(kStopMs);
+  if (!late && !(run_->end_answered && fleet_.Idle())) return;
+  if (late) fleet_.Abandon();
+  JobInfo& job = *run_->job;
+  const JobState state = run_->final_state;
+  const std::string reason = run_->final_reason;
+  run_.reset();
+  SetState(job, state, reason, now);
+}
+
+void RunEngine::On(const RunEnded& event, Instant now) {
+  if (IsCurrent(event.run_id) && run_->phase == Phase::kStopping) run_->end_answered = true;
+}
+
+}  // namespace titan::orchestrator

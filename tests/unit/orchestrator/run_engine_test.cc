@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: whatever the fleet does, the plans are the same, the invariants hold, and every job ends
+// with a reason. Method: the engine in a simulated world (tests/support/orchestrator_simulation.h),
+// many seeds.
+#include "orchestrator/run_engine.h"
+
+#include <gtest/gtest.h>
+
+#include "orchestrator/canonical.h"
+#include "tests/support/orchestrator_simulation.h"
+
+namespace titan::orchestrator {
+namespace {
+
+using testing::MakeSpec;
+using testing::World;
+using testing::WorldOptions;
+
+WorldOptions Rough(uint64_t seed) {
+  WorldOptions options;
+  options.seed = seed;
+  options.num_generators = 1 + static_cast<int>(seed % 3);
+  options.max_running_sequences = 4 + 7 * (seed % 4);
+  options.delay_max_ms = 5 + 100 * (seed % 3);
+  options.duplicate = 0.2;
+  options.break_stream = 0.1;
+  options.generator_loss = 0.03;
+  options.reward_fault = 0.05;
+  options.reward_error = 0.05;
+  options.load_error = 0.1;
+  options.slow_generator_ms = seed % 2 == 0 ? 300 : 0;
+  return options;
+}
+
+// Lines that decide results: evaluations may be skipped by timing when the slot is busy.
+std::vector<std::string> ResultLines(const std::vector<Fact>& facts) {
+  std::vector<Fact> kept;
+  for (const Fact& fact : facts) {
+    if (!std::holds_alternative<EvaluationDone>(fact.body)) kept.push_back(fact);
+  }
+  return CanonicalForm(kept);
+}
+
+TEST(RunEngineTest, PlansAreThatOfAQuietWorldWhateverHappens) {
+  for (const char* on_untrainable : {"replace", "drop"}) {
+    for (const uint32_t max_age : {0u, 1u, 3u}) {
+      JobSpec spec = MakeSpec();
+      spec.schedule.on_untrainable = on_untrainable;
+      spec.schedule.max_age = max_age;
+      World quiet{WorldOptions{}};
+      quiet.Submit("job-1", spec);
+      quiet.Run();
+      ASSERT_EQ(quiet.Job("job-1").state, JobState::kSucceeded) << quiet.Job("job-1").reason;
+      ASSERT_EQ(quiet.plan_digests.size(), spec.schedule.steps);
+      const auto expected = ResultLines(quiet.facts);
+      for (uint64_t seed = 1; seed <= 12; ++seed) {
+        World world{Rough(seed)};
+        world.Submit("job-1", spec);
+        world.Run();
+        ASSERT_EQ(world.Job("job-1").state, JobState::kSucceeded)
+            << world.Job("job-1").reason << " seed " << seed;
+        EXPECT_EQ(world.plan_digests, quiet.plan_digests) << "seed " << seed;
+        EXPECT_EQ(world.Job("job-1").last_step->weights_digest,
+                  quiet.Job("job-1").last_step->weights_digest);
+        EXPECT_EQ(ResultLines(world.facts), expected) << "seed " << seed;
+        world.CheckEveryGroupEndedOnce();
+      }
+    }
+  }
+}
+
+TEST(RunEngineTest, AnotherSeedOfTheJobGivesOtherPlans) {
+  JobSpec spec = MakeSpec();
+  World a{WorldOptions{}}, b{WorldOptions{}};
+  a.Submit("job-1", spec);
+  a.Run();
+  spec.seed = 8;
+  b.Submit("job-1", spec);
+  b.Run();
+  EXPECT_NE(a.plan_digests, b.plan_digests);
+}
+
+TEST(RunEngineTest, FewVersionsPerGeneratorAreEnough) {
+  for (const uint32_t max_versions : {1u, 2u}) {
+    JobSpec spec = MakeSpec();
+    spec.schedule.max_age = 3;
+    WorldOptions options;
+    options.max_versions = max_versions;
+    options.max_running_sequences = 4;
+    World world{options};
+    world.Submit("job-1", spec);
+    world.Run();
+    ASSERT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
+    EXPECT_TRUE(world.Job("job-1").evaluations.back().skipped_reason.empty());
+    EXPECT_EQ(world.Job("job-1").evaluations.back().version, 8u);
+  }
+}
+
+TEST(RunEngineTest, BothGeneratorsGetWork) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    WorldOptions options;
+    options.seed = seed;
+    options.max_running_sequences = 64;
+    World world{options};
+    world.Submit("job-1", MakeSpec());
+    world.Run();
+    const double total =
+        world.samples_by_worker["generator-0"] + world.samples_by_worker["generator-1"];
+    EXPECT_GT(world.samples_by_worker["generator-0"] / total, 0.2) << seed;
+    EXPECT_GT(world.samples_by_worker["generator-1"] / total, 0.2) << seed;
+  }
+}
+
+TEST(RunEngineTest, GenerationOfTheNextStepOverlapsTraining) {
+  WorldOptions options;
+  options.train_ms = 400;
+  World world{options};
+  world.Submit("job-1", MakeSpec());
+  world.Run();
+  uint32_t before = 0;
+  for (const StepReport& report : world.step_reports) {
+    EXPECT_EQ(report.age, report.step == 0 ? 0u : 1u);
+    before += report.step > 0 && report.generated_before_previous_commit;
+  }
+  EXPECT_GE(before, 7u);
+  JobSpec on_policy = MakeSpec();
+  on_policy.schedule.max_age = 0;
+  World serial{options};
+  serial.Submit("job-1", on_policy);
+  serial.Run();
+  for (const StepReport& report : serial.step_reports) {
+    EXPECT_FALSE(report.generated_before_previous_commit);
+  }
+}
+
+TEST(RunEngineTest, ParityComparesTheNamedGroups) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.on_untrainable = "drop";
+  World world{WorldOptions{}};
+  world.Submit("job-1", spec);
+  world.Run();
+  ASSERT_EQ(world.train_steps.size(), 8u);
+  bool untrained_compared = false;
+  for (const TrainStep& step : world.train_steps) {
+    std::set<GroupId> compared;
+    for (const PlannedSample& sample : step.samples) {
+      if (sample.compared) compared.insert(sample.group);
+      EXPECT_TRUE(sample.trained || sample.compared);
+      untrained_compared |= !sample.trained;
+      if (!sample.trained) {
+        EXPECT_EQ(sample.advantage, 0.0);
+      }
+    }
+    // ceil(0.5 * 4) = 2, by the smallest hash of (seed, group id) among candidate 0.
+    std::vector<std::pair<uint64_t, GroupId>> ranked;
+    for (uint32_t slot = 0; slot < 4; ++slot) {
+      const GroupId id = MakeGroupId(step.step, slot, 0);
+      ranked.emplace_back(HashFields(spec.seed, id.value), id);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    EXPECT_EQ(compared, (std::set<GroupId>{ranked[0].second, ranked[1].second}));
+  }
+  EXPECT_TRUE(untrained_compared);
+  spec.schedule.max_age = 0;
+  World on_policy{WorldOptions{}};
+  on_policy.Submit("job-1", spec);
+  on_policy.Run();
+  for (const TrainStep& step : on_policy.train_steps) {
+    for (const PlannedSample& sample : step.samples) {
+      EXPECT_TRUE(sample.trained && sample.compared);
+    }
+  }
+}
+
+TEST(RunEngineTest, UntrainableSlotsAreReplacedInOrderOfCandidates) {
+  JobSpec spec = MakeSpec();
+  WorldOptions options;
+  options.trainable = 0.3;
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  std::map<GroupId, bool> trainable;
+  for (const Fact& fact : world.facts) {
+    if (const auto* f = std::get_if<GroupClosed>(&fact.body)) trainable[f->group] = f->trainable;
+  }
+  bool replaced = false;
+  for (const auto& [group, is_trainable] : trainable) {
+    for (uint32_t candidate = 0; candidate < CandidateOf(group); ++candidate) {
+      EXPECT_FALSE(trainable.at(MakeGroupId(StepOf(group), SlotOf(group), candidate)));
+      replaced = true;
+    }
+    EXPECT_LT(CandidateOf(group), spec.schedule.max_candidates);
+  }
+  EXPECT_TRUE(replaced);
+  // Trained groups stand in slot order.
+  for (const TrainStep& step : world.train_steps) {
+    uint32_t last = 0;
+    for (const PlannedSample& sample : step.samples) {
+      if (!sample.trained) continue;
+      EXPECT_GE(SlotOf(sample.group), last);
+      last = SlotOf(sample.group);
+    }
+  }
+}
+
+TEST(RunEngineTest, AnEmptySlotFailsTheJobWhenAskedTo) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.on_empty_slot = "fail";
+  spec.schedule.max_candidates = 1;
+  WorldOptions options;
+  options.trainable = 0.3;
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kFailed);
+  EXPECT_NE(world.Job("job-1").reason.find("on_empty_slot"), std::string::npos);
+  world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, DataThatNeverTrainsEndsWithCounts) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.steps = 100000;
+  spec.schedule.on_untrainable = "drop";
+  WorldOptions options;
+  options.trainable = 0;
+  options.train_ms = 1;
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kFailed);
+  EXPECT_NE(world.Job("job-1").reason.find("zero_variance: 200"), std::string::npos)
+      << world.Job("job-1").reason;
+  world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, EvaluationsAreMadeAtStartEveryKAndEnd) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.steps = 7;
+  WorldOptions options;
+  options.train_ms = 3000;  // time enough for each evaluation
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  const JobInfo& job = world.Job("job-1");
+  ASSERT_EQ(job.state, JobState::kSucceeded) << job.reason;
+  ASSERT_EQ(job.evaluations.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(job.evaluations[i].version, (std::vector<uint64_t>{0, 3, 6, 7})[i]);
+    EXPECT_EQ(job.evaluations[i].questions, 10u);
+    EXPECT_TRUE(job.evaluations[i].skipped_reason.empty());
+  }
+}
+
+TEST(RunEngineTest, TrainingNeverWaitsForAnEvaluationAndTheLastOneIsMade) {
+  JobSpec spec = MakeSpec();
+  spec.evaluation.every_steps = 1;
+  spec.data.held_out = 30;
+  WorldOptions options;
+  options.train_ms = 1;
+  options.max_running_sequences = 4;
+  options.slow_generator_ms = 200;
+  options.num_generators = 1;
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  const JobInfo& job = world.Job("job-1");
+  ASSERT_EQ(job.state, JobState::kSucceeded) << job.reason;
+  size_t skipped = 0;
+  for (const EvaluationReport& report : job.evaluations) skipped += !report.skipped_reason.empty();
+  EXPECT_GT(skipped, 0u);
+  EXPECT_EQ(job.evaluations.size(), 9u);
+  EXPECT_EQ(job.evaluations.back().version, 8u);
+  EXPECT_TRUE(job.evaluations.back().skipped_reason.empty());
+}
+
+TEST(RunEngineTest, HeldOutRowsAreNeverTrained) {
+  World world{Rough(3)};
+  JobSpec spec = MakeSpec();
+  spec.schedule.steps = 30;
+  world.Submit("job-1", spec);
+  world.Run();
+  const auto order = DataOrder::Create(testing::MakeDataset(40), spec.seed, spec.data.held_out);
+  const std::set<uint32_t> held(order->held_out_rows().begin(), order->held_out_rows().end());
+  size_t trained = 0;
+  for (const TrainStep& step : world.train_steps) {
+    for (const PlannedSample& sample : step.samples) {
+      EXPECT_EQ(held.count(sample.data_row), 0u);
+      ++trained;
+    }
+  }
+  EXPECT_GT(trained, 100u);
+}
+
+TEST(RunEngineTest, CancelEndsEveryGroup) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    World world{Rough(seed)};
+    world.Submit("job-1", MakeSpec());
+    world.Submit("job-2", MakeSpec());
+    world.RunFor(seed * 150);
+    world.Deliver(CancelJob{"job-1", "c", "enough"});
+    world.RunFor(1000);
+    world.Deliver(CancelJob{"job-1", "c", "enough"});
+    world.Run();
+    EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
+    EXPECT_EQ(world.Job("job-1").reason, "enough");
+    EXPECT_EQ(world.Job("job-2").state, JobState::kSucceeded) << world.Job("job-2").reason;
+  }
+  World world{WorldOptions{}};
+  world.Submit("job-1", MakeSpec());
+  world.RunToStep("job-1", 3);
+  world.Deliver(CancelJob{"job-1", "c", "enough"});
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
+  world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, JobsRunOneAfterTheOther) {
+  World world{WorldOptions{}};
+  world.Submit("job-1", MakeSpec());
+  world.Submit("job-2", MakeSpec());
+  world.RunToStep("job-1", 2);
+  EXPECT_EQ(world.Job("job-2").state, JobState::kQueued);
+  world.Deliver(CancelJob{"job-2", "c", "not needed"});
+  EXPECT_EQ(world.Job("job-2").state, JobState::kCancelled);
+  world.Submit("job-3", MakeSpec());
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(world.Job("job-3").state, JobState::kSucceeded);
+  EXPECT_EQ(world.Job("job-1").last_step->weights_digest,
+            world.Job("job-3").last_step->weights_digest);
+}
+
+// Why a job of this spec ends in this world.
+std::string ReasonOfFailure(WorldOptions options, const JobSpec& spec = MakeSpec(),
+                            const std::string& kill = "", uint64_t at_step = 2) {
+  World world{options};
+  world.Submit("job-1", spec);
+  if (!kill.empty()) {
+    world.RunToStep("job-1", at_step);
+    world.Kill(kill);
+  }
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kFailed);
+  world.CheckEveryGroupEndedOnce();
+  return world.Job("job-1").reason;
+}
+
+TEST(RunEngineTest, EveryFailureHasItsReason) {
+  const auto has = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  has(ReasonOfFailure({}, MakeSpec(), "trainer"), "the trainer trainer was lost (killed)");
+  has(ReasonOfFailure({}, MakeSpec(), "weightstore"), "the weight store weightstore was lost");
+  WorldOptions options;
+  options.num_generators = 1;
+  has(ReasonOfFailure(options, MakeSpec(), "generator-0"), "no generator for deadlines.workers_ms");
+  options = {};
+  options.generators = false;
+  has(ReasonOfFailure(options), "no generator within deadlines.workers_ms");
+  options = {};
+  options.reward_service = false;
+  has(ReasonOfFailure(options), "no reward service with the grader numeric_match");
+  options = {};
+  options.reward_fault = 1;
+  has(ReasonOfFailure(options), "deadlines.reward_ms");
+  options = {};
+  options.reward_error = 1;
+  has(ReasonOfFailure(options), "deadlines.reward_ms");
+  options = {};
+  options.drop_rollouts = true;
+  has(ReasonOfFailure(options), "deadlines.first_step_ms");
+  options = {};
+  options.load_error = 1;
+  has(ReasonOfFailure(options), "could not load version 0");
+  options = {};
+  options.lie_about_version = true;
+  has(ReasonOfFailure(options), "asked for version 0");
+  options = {};
+  options.trainer_error_at = 3;
+  has(ReasonOfFailure(options), "the trainer failed in step 3");
+  options = {};
+  options.parity_difference_at = 2;
+  has(ReasonOfFailure(options), "differ in step 2");
+}
+
+TEST(RunEngineTest, AParityDifferenceCanBeAnAlarmOnly) {
+  WorldOptions options;
+  options.parity_difference_at = 2;
+  JobSpec spec = MakeSpec();
+  spec.parity.on_difference = "alarm";
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(world.Job("job-1").parity.tokens_differing, 1u);
+  EXPECT_TRUE(std::any_of(world.messages.begin(), world.messages.end(), [](const std::string& m) {
+    return m.find("ALARM") != std::string::npos;
+  }));
+}
+
+TEST(RunEngineTest, ARewardServiceMayComeBackInTime) {
+  World world{WorldOptions{}};
+  world.Submit("job-1", MakeSpec());
+  world.RunToStep("job-1", 2);
+  world.Kill("reward");
+  world.RunFor(5000);
+  world.Join("reward", WorkerRole::kReward);
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
+}
+
+TEST(RunEngineTest, JobsOfAnEarlierLifeEnd) {
+  JobInfo done, running;
+  done.job_id = "job-1";
+  done.state = JobState::kSucceeded;
+  running.job_id = "job-2";
+  running.state = JobState::kRunning;
+  RunEngine engine;
+  engine.Restore({done, running}, Instant(Millis(5)));
+  EXPECT_EQ(engine.jobs().at("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(engine.jobs().at("job-2").state, JobState::kFailed);
+  EXPECT_EQ(engine.TakeActions().facts.size(), 1u);
+}
+
+}  // namespace
+}  // namespace titan::orchestrator
