@@ -7,3 +7,8 @@ titan_test(kernels_ops_test LABEL unit TIMEOUT 120
 add_test(NAME unit/kernels_ops_all_inputs
   COMMAND kernels_ops_test --gtest_filter=ElementaryTest.Vectors* --all_inputs)
 set_tests_properties(unit/kernels_ops_all_inputs PROPERTIES LABELS long TIMEOUT 1800)
+
+titan_test(kernels_golden_test LABEL golden SOURCES golden_runner/kernels_golden_test.cc
+  USES core/kernels LIBS nlohmann_json::nlohmann_json)
+set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES
+  optim/adamw.json optim/clip_grad_norm.json loss/logprob_entropy.json sampling/greedy.json)
