@@ -4,3 +4,16 @@ titan_test(model_test LABEL unit
     unit/core/model/gradient_test.cc unit/core/model/model_files_test.cc support/small_model.cc
   USES core/base core/formats core/kernels core/model
   LIBS nlohmann_json::nlohmann_json)
+
+titan_test(trainable_decoder_test LABEL unit
+  SOURCES unit/core/model/torch/trainable_decoder_test.cc support/small_model.cc
+  USES core/base core/formats core/kernels core/model core/model/torch
+  LIBS nlohmann_json::nlohmann_json)
+# LibTorch is not built for the sanitizers: the asan preset leaves this label out.
+set_tests_properties(unit/trainable_decoder_test PROPERTIES LABELS "unit;torch")
+
+titan_test(model_golden_test LABEL golden TIMEOUT 900
+  SOURCES golden_runner/model_golden_test.cc
+  USES core/base core/formats core/kernels core/model
+  LIBS nlohmann_json::nlohmann_json)
+set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/tiny.json model/smollm2_135m.json)

