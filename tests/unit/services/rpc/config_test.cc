@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a config error names file, line, column, field path and what is valid; values keep their
+// origin; nothing wrong is read silently.
+#include "services/rpc/config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "services/rpc/daemon.h"
+#include "titan/config/v1/daemons.pb.h"
+#include "titan/config/v1/job.pb.h"
+#include "titan/orchestrator/v1/orchestrator.pb.h"
+
+namespace titan::rpc {
+namespace {
+
+using config::v1::ClusterConfig;
+using config::v1::GeneratorConfig;
+using config::v1::JobSpec;
+
+std::string ErrorOf(std::string_view text, google::protobuf::Message* message) {
+  ConfigOrigins origins;
+  const Status status = ReadConfigText(text, "c.json", message, &origins);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  return MessageOf(status);
+}
+
+template <typename T>
+std::string ErrorOf(std::string_view text) {
+  T message;
+  return ErrorOf(text, &message);
+}
+
+TEST(ConfigTest, UnknownFieldNamesPlaceAndNearestName) {
+  EXPECT_EQ(ErrorOf<GeneratorConfig>("{\n  \"kv_cache_byte\": 3\n}"),
+            "c.json:2:3: kv_cache_byte: unknown field; did you mean \"kv_cache_bytes\"?");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": {\n\t\"leaning_rate\": 1e-5}}"),
+            "c.json:2:2: training.leaning_rate: unknown field; did you mean \"learning_rate\"?");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"parity\": {\"zzzzzz\": 1}}"),
+            "c.json:1:13: parity.zzzzzz: unknown field; valid here: share, on_difference");
+}
+
+TEST(ConfigTest, WrongTypesAndRangesAreRefusedWithThePath) {
+  EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": \"3\"}"),
+            "c.json:1:18: max_versions: wants a number, has a string");
+  EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": 3.5}"),
+            "c.json:1:18: max_versions: wants an integer, has 3.5");
+  EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": -1}"),
+            "c.json:1:18: max_versions: -1 is out of range; valid: 0 to 4294967295");
+  EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": 4294967296}"),
+            "c.json:1:18: max_versions: 4294967296 is out of range; valid: 0 to 4294967295");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"rollout\": {\"temperature\": 1e39}}"),
+            "c.json:1:29: rollout.temperature: 1e39 is out of range of the type");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": 3}"),
+            "c.json:1:14: training: wants an object, has a number");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"name\": null}"), "c.json:1:10: name: wants a string, has null");
+  EXPECT_EQ(ErrorOf<ClusterConfig>("{\"generators\": [{}, {\"daemon\": {\"listn\": \"x\"}}]}"),
+            "c.json:1:33: generators[1].daemon.listn: unknown field; did you mean \"listen\"?");
+  EXPECT_EQ(ErrorOf<ClusterConfig>("{\"generators\": {}}"),
+            "c.json:1:16: generators: wants an array, has an object");
+  EXPECT_EQ(ErrorOf<JobSpec>("[]"), "c.json:1:1: the document: wants an object, has an array");
+}
+
+TEST(ConfigTest, AllProblemsAreReportedAtOnce) {
+  const std::string error = ErrorOf<GeneratorConfig>("{\"x\": 1,\n \"max_versions\": true}");
+  EXPECT_NE(error.find("c.json:1:2: x: unknown field"), std::string::npos) << error;
+  EXPECT_NE(error.find("\nc.json:2:18: max_versions: wants a number"), std::string::npos) << error;
+}
+
+TEST(ConfigTest, TextThatIsNotStrictJsonIsRefusedWithThePlace) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "c.json:1:1: the document ends where a value should stand"},
+      {"{\"name\": \"a\",}", "c.json:1:14: no ',' before '}'"},
+      {"{\"name\": \"a\" \"kind\": \"b\"}", "c.json:1:14: ',' or '}' should stand here"},
+      {"{// hello\n}", "c.json:1:2: a field name in double quotes should stand here"},
+      {"{\"name\": \"a\", \"name\": \"b\"}",
+       "c.json:1:15: field \"name\" stands twice in one object"},
+      {"{\"seed\": 01}", "c.json:1:11: a number does not start with 0"},
+      {"{\"seed\": +1}",
+       "c.json:1:10: a value should stand here: object, array, string, number, true, false or "
+       "null"},
+      {"{\"seed\": NaN}",
+       "c.json:1:10: a value should stand here: object, array, string, number, true, false or "
+       "null"},
+      {"{\"name\": \"a\nb\"}", "c.json:1:12: control character in a string"},
+      {"{\"name\": \"\\ud800\"}", "c.json:1:17: lone surrogate in a string"},
+      {"{\"name\": \"\\x\"}", "c.json:1:12: unknown escape in a string"},
+      {"{\"name\": \"a", "c.json:1:12: the document ends inside a string"},
+      {"{\n\"name\": \"\xc0\xaf\"}", "c.json:2:10: not UTF-8"},
+      {"{} x", "c.json:1:4: text after the end of the document"},
+  };
+  for (const auto& [text, error] : cases) EXPECT_EQ(ErrorOf<JobSpec>(text), error);
+  EXPECT_EQ(ErrorOf<JobSpec>(std::string(100, '[')), "c.json:1:66: nested deeper than 64");
+}
+
+TEST(ConfigTest, EveryCutOfAValidTextIsRefusedAndNothingCrashes) {
+  const std::string text =
+      R"({"name": "a\u00e9\ud83d\ude00\n", "seed": 18446744073709551615, "training": {"beta1": 9e-1, "shards": 2}})";
+  JobSpec spec;
+  ConfigOrigins origins;
+  ASSERT_TRUE(ReadConfigText(text, "c.json", &spec, &origins).ok());
+  EXPECT_EQ(spec.name(), "a\xc3\xa9\xf0\x9f\x98\x80\n");
+  EXPECT_EQ(spec.seed(), 18446744073709551615u);
+  EXPECT_EQ(spec.training().beta1(), 0.9);
+  for (size_t cut = 0; cut < text.size(); ++cut) {
+    JobSpec partial;
+    EXPECT_FALSE(ReadConfigText(text.substr(0, cut), "c.json", &partial, &origins).ok()) << cut;
+  }
+}
+
+TEST(ConfigTest, MissingFieldsKeepTheirDefaultsAndOriginsSayWhence) {
+  GeneratorConfig generator;
+  FillDaemonDefaults("generator", generator.mutable_daemon());
+  generator.set_max_versions(3);
+  ConfigOrigins origins;
+  ASSERT_TRUE(ReadConfigText("{\"max_versions\": 0,\n \"daemon\": {\"data_folder\": \"/d\"}}",
+                             "g.json", &generator, &origins)
+                  .ok());
+  origins.SetFromFlag("daemon.listen", "--listen");
+  EXPECT_EQ(generator.daemon().worker_id(), "generator");
+  EXPECT_EQ(generator.max_versions(), 0u);
+  const auto printed = nlohmann::json::parse(PrintConfig(generator, origins));
+  EXPECT_EQ(printed["config"]["daemon"]["shutdown_deadline_ms"], 10000);
+  EXPECT_EQ(printed["origins"]["daemon.shutdown_deadline_ms"], "default");
+  EXPECT_EQ(printed["origins"]["max_versions"], "g.json:1:18");
+  EXPECT_EQ(printed["origins"]["daemon.data_folder"], "g.json:2:28");
+  EXPECT_EQ(printed["origins"]["daemon.listen"], "flag --listen");
+}
+
+TEST(ConfigTest, PrintedMessageReadsBackEqual) {
+  JobSpec spec;
+  spec.set_seed(9007199254740993);
+  spec.mutable_training()->set_learning_rate(0.1 + 0.2);
+  spec.mutable_rollout()->set_temperature(0.7f);
+  spec.mutable_training()->set_clip_low(0);
+  ConfigOrigins origins;
+  JobSpec back;
+  ASSERT_TRUE(ReadConfigText(ToJsonText(spec), "x", &back, &origins).ok());
+  EXPECT_EQ(back.SerializeAsString(), spec.SerializeAsString());
+  EXPECT_NE(ToJsonText(spec).find("9007199254740993"), std::string::npos);
+}
+
+TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
+  GeneratorConfig generator;
+  FillDaemonDefaults("generator", generator.mutable_daemon());
+  ConfigOrigins origins;
+  ASSERT_TRUE(
+      ReadConfigText(R"({"daemon": {"listen": "0.0.0.0:80", "worker_id": "a/b", "log_level": "loud",
+      "health_listen": "0.0.0.0:90", "debug": {"rpc_delay_max_ms": 5}}})",
+                     "g.json", &generator, &origins)
+          .ok());
+  ConfigProblems problems;
+  ValidateDaemon(generator.daemon(), &problems);
+  const std::string error = MessageOf(ProblemsToStatus(problems, origins));
+  EXPECT_NE(error.find("g.json:1:23: daemon.listen: '0.0.0.0:80' is not on loopback"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("daemon.data_folder: is required"), std::string::npos) << error;
+  EXPECT_NE(error.find("daemon.worker_id: wants letters"), std::string::npos) << error;
+  EXPECT_NE(error.find("daemon.log_level: log level 'loud'"), std::string::npos) << error;
+  EXPECT_NE(error.find("daemon.debug.rpc_delay_max_ms: is a test seam"), std::string::npos)
+      << error;
+}
+
+TEST(ConfigTest, NearestNameIsNearOrNothing) {
+  EXPECT_EQ(NearestName("max_verions", {"max_versions", "max_running"}), "max_versions");
+  EXPECT_EQ(NearestName("q", {"max_versions"}), "");
+}
+
+}  // namespace
+}  // namespace titan::rpc

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a Status crosses gRPC whole: code, message, detail; foreign and broken details do no harm.
+#include "services/rpc/status_convert.h"
+
+#include <gtest/gtest.h>
+
+namespace titan::rpc {
+namespace {
+
+TEST(StatusConvertTest, EveryCodeAndMessageCrosses) {
+  EXPECT_TRUE(ToGrpc(OkStatus()).ok());
+  EXPECT_TRUE(FromGrpc(grpc::Status::OK).ok());
+  for (int code = 1; code <= 16; ++code) {
+    const Status status = MakeStatus(static_cast<StatusCode>(code), "why " + std::to_string(code));
+    EXPECT_EQ(static_cast<int>(ToGrpc(status).error_code()), code);
+    EXPECT_EQ(FromGrpc(ToGrpc(status)), status);
+  }
+  EXPECT_EQ(FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(99), "odd")).code(),
+            StatusCode::kInternal);
+}
+
+TEST(StatusConvertTest, DetailCrossesInsideARpcStatus) {
+  type::v1::ErrorInfo info;
+  info.set_reason("EPOCH_SUPERSEDED");
+  info.set_fix("Register again.");
+  info.set_retry_after_ms(250);
+  info.add_fields()->set_path("training.learning_rate");
+  const Status sent = WithErrorInfo(Aborted("epoch 3 has ended"), info);
+  const grpc::Status wire = ToGrpc(sent);
+  // google.rpc.Status: field 1 varint 10 (ABORTED), field 2 the message.
+  EXPECT_EQ(wire.error_details().substr(0, 2), std::string("\x08\x0a", 2));
+  EXPECT_NE(wire.error_details().find("type.googleapis.com/titan.type.v1.ErrorInfo"),
+            std::string::npos);
+  const Status received = FromGrpc(wire);
+  ASSERT_TRUE(ErrorInfoOf(received).has_value());
+  EXPECT_EQ(ErrorInfoOf(received)->SerializeAsString(), info.SerializeAsString());
+  EXPECT_EQ(ReasonOf(received), "EPOCH_SUPERSEDED");
+  EXPECT_EQ(ReasonOf(Aborted("plain")), "");
+}
+
+TEST(StatusConvertTest, EveryCutOfTheDetailIsHarmless) {
+  const grpc::Status wire = ToGrpc(WithReason(NotFound("x"), "NO_SUCH_RUN", "Check the id."));
+  const std::string& details = wire.error_details();
+  for (size_t cut = 0; cut < details.size(); ++cut) {
+    const Status got =
+        FromGrpc(grpc::Status(grpc::StatusCode::NOT_FOUND, "x", details.substr(0, cut)));
+    EXPECT_EQ(got.code(), StatusCode::kNotFound);
+    EXPECT_FALSE(ErrorInfoOf(got).has_value() && ReasonOf(got) != "NO_SUCH_RUN");
+  }
+  EXPECT_FALSE(ErrorInfoOf(FromGrpc(grpc::Status(grpc::StatusCode::NOT_FOUND, "x",
+                                                 "\x1a\xff\xff\xff\xff\x0f")))
+                   .has_value());
+}
+
+}  // namespace
+}  // namespace titan::rpc
