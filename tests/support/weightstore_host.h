@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A weight store inside a test: index in a RocksDB folder, slots, unix socket, in a folder of its
+// own.
+#ifndef TITAN_TESTS_SUPPORT_WEIGHTSTORE_HOST_H_
+#define TITAN_TESTS_SUPPORT_WEIGHTSTORE_HOST_H_
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "core/storage/rocksdb_store.h"
+#include "tests/support/weightstore.h"
+#include "weightstore/client/publisher.h"
+#include "weightstore/client/subscriber.h"
+#include "weightstore/socket_server.h"
+#include "weightstore/store.h"
+
+namespace titan::weightstore::testing {
+
+class Host {
+ public:
+  explicit Host(uint64_t memory_limit_bytes = 64u << 20) : memory_limit_bytes_(memory_limit_bytes) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "titan_ws_XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    Start();
+  }
+  ~Host() {
+    Stop();
+    std::filesystem::remove_all(folder_);
+  }
+
+  void Start() {
+    auto index = storage::OpenRocksDbStore(folder_ + "/index");
+    ASSERT_TRUE(index.ok()) << index.status();
+    index_ = *std::move(index);
+    StoreOptions options;
+    options.memory_limit_bytes = memory_limit_bytes_;
+    options.first_number = next_life_ += 1'000'000;
+    options.hash_threads = 2;
+    options.unix_ms = [] { return int64_t{1234}; };
+    options.monotonic_ms = [this] { return now_ms.load(); };
+    auto store = Store::Open(*index_, std::move(options));
+    ASSERT_TRUE(store.ok()) << store.status();
+    store_ = *std::move(store);
+    auto server = SocketServer::Start(socket_path(), *store_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  // What SIGKILL leaves: the index on disk, the maps of other processes.
+  void Stop() {
+    server_.reset();
+    store_.reset();
+    index_.reset();
+  }
+
+  Store& store() { return *store_; }
+  std::string socket_path() const { return folder_ + "/ws.sock"; }
+
+  std::unique_ptr<Publisher> Register(uint32_t max_age = 0, Manifest manifest = SmallManifest()) {
+    auto publisher = Publisher::Register(*store_, {.socket_path = socket_path(),
+                                                   .run_id = "run",
+                                                   .request_id = "",
+                                                   .manifest = std::move(manifest),
+                                                   .max_age = max_age});
+    EXPECT_TRUE(publisher.ok()) << publisher.status();
+    return publisher.ok() ? *std::move(publisher) : nullptr;
+  }
+  Subscriber Reader(const std::string& holder = "generator-0") {
+    return Subscriber(*store_, socket_path(), holder);
+  }
+
+  std::atomic<int64_t> now_ms{0};
+
+ private:
+  const uint64_t memory_limit_bytes_;
+  uint64_t next_life_ = 0;
+  std::string folder_;
+  std::unique_ptr<storage::KeyValueStore> index_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<SocketServer> server_;
+};
+
+// Publishes a version whose every 8 bytes hold `number` (default: the version).
+inline Hash128 Publish(Publisher& publisher, uint64_t version, int64_t number = -1) {
+  const auto begun = publisher.Begin(version, std::chrono::seconds(5));
+  EXPECT_TRUE(begun.ok()) << begun.status();
+  if (!begun.ok()) return {};
+  EXPECT_FALSE(begun->recorded);
+  Fill(begun->bytes, number < 0 ? version : static_cast<uint64_t>(number));
+  const auto digest = publisher.Finish();
+  EXPECT_TRUE(digest.ok()) << digest.status();
+  const auto committed = publisher.Commit("plan", version);
+  EXPECT_TRUE(committed.ok()) << committed.status();
+  return digest.ok() ? *digest : Hash128{};
+}
+
+}  // namespace titan::weightstore::testing
+
+#endif  // TITAN_TESTS_SUPPORT_WEIGHTSTORE_HOST_H_

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: what the store promises about processes that die or pause. Method: real child processes
+// that map slots over the socket and are killed with SIGKILL or stopped; they talk to the test by
+// pipes. The children use the client library alone, with leases that the test took for them.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "tests/support/weightstore_host.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Fill;
+using testing::Host;
+using testing::NumberIn;
+using testing::Publish;
+using testing::SmallManifest;
+
+// A forked process with a pipe each way. Killed at the end.
+class Child {
+ public:
+  explicit Child(const std::function<void(Child&)>& body) {
+    EXPECT_EQ(pipe(to_child_), 0);
+    EXPECT_EQ(pipe(to_parent_), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      is_child_ = true;
+      body(*this);
+      _exit(0);
+    }
+  }
+  ~Child() {
+    Kill();
+    for (const int fd : {to_child_[0], to_child_[1], to_parent_[0], to_parent_[1]}) close(fd);
+  }
+  void Kill() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  void Signal(int signal) { kill(pid_, signal); }
+  void Send(uint64_t value) {
+    (void)!write(is_child_ ? to_parent_[1] : to_child_[1], &value, sizeof(value));
+  }
+  uint64_t Receive() {
+    uint64_t value = ~uint64_t{0};
+    const ssize_t size = read(is_child_ ? to_child_[0] : to_parent_[0], &value, sizeof(value));
+    if (is_child_ && size != sizeof(value)) _exit(3);
+    return value;
+  }
+
+ private:
+  int to_child_[2], to_parent_[2];
+  pid_t pid_ = 0;
+  bool is_child_ = false;
+};
+
+// The numbers of a lease, by pipe.
+void SendLease(Child& child, const Lease& lease) {
+  for (const uint64_t value :
+       {lease.lease_id, lease.grant, lease.version, lease.digest.low, lease.digest.high}) {
+    child.Send(value);
+  }
+}
+Lease ReceiveLease(Child& parent) {
+  Lease lease;
+  lease.lease_id = parent.Receive();
+  lease.grant = parent.Receive();
+  lease.version = parent.Receive();
+  lease.digest.low = parent.Receive();
+  lease.digest.high = parent.Receive();
+  lease.manifest = std::make_shared<const Manifest>(SmallManifest());
+  return lease;
+}
+
+// Maps the lease that it is sent, answers with what it reads, then again whenever asked; ~0 - 1
+// when the header changed.
+void ReadForEver(Child& parent, const std::string& socket_path) {
+  auto slot = MappedSlot::Map(socket_path, ReceiveLease(parent));
+  if (!slot.ok()) _exit(2);
+  for (;;) {
+    const uint64_t number = NumberIn(slot->bytes());
+    parent.Send(slot->HeaderUnchanged() ? number : ~uint64_t{1});
+    parent.Receive();
+  }
+}
+
+bool Eventually(const std::function<bool()>& condition) {
+  for (int i = 0; i < 2000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return false;
+}
+
+TEST(StoreProcessTest, AKilledReaderLosesItsLeaseAndTheRingMovesOn) {
+  Host host;
+  auto publisher = host.Register();
+  for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
+  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  Child other([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
+  SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
+  EXPECT_EQ(reader.Receive(), 0u);
+  EXPECT_EQ(other.Receive(), 1u);
+  Publish(*publisher, 2);
+  host.now_ms = 1'000'000;  // mapped leases have no ttl
+  EXPECT_EQ(publisher->Begin(3, milliseconds(20)).status().code(), StatusCode::kResourceExhausted);
+  reader.Kill();
+  EXPECT_TRUE(Eventually([&] { return host.store().Stats().num_leases == 1; }));
+  Publish(*publisher, 3);
+  other.Send(0);
+  EXPECT_EQ(other.Receive(), 1u);
+}
+
+TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  struct Loop {
+    static void Run(Child& parent, const std::string& path) {
+      for (;;) {
+        auto slot = MappedSlot::Map(path, ReceiveLease(parent));
+        if (!slot.ok()) _exit(2);
+        // Many reads while the writer goes on.
+        for (int i = 0; i < 30; ++i) {
+          const uint64_t number = NumberIn(slot->bytes());
+          if (slot->HeaderUnchanged() && number != slot->version()) _exit(4);
+        }
+        const uint64_t version = slot->version();
+        slot->Unmap();
+        parent.Send(version);
+      }
+    }
+  };
+  Child first([&](Child& parent) { Loop::Run(parent, host.socket_path()); });
+  Child second([&](Child& parent) { Loop::Run(parent, host.socket_path()); });
+  std::atomic<uint64_t> newest{0};
+  std::atomic<uint64_t> reads{0};
+  std::atomic<bool> failed{false};
+  const auto feed = [&](Child& child, const std::string& name) {
+    while (newest < 300 && !failed) {
+      const auto lease = host.store().AcquireLease(name, "run", newest, false);
+      if (!lease.ok()) continue;  // retired meanwhile
+      SendLease(child, *lease);
+      if (child.Receive() != lease->version) failed = true;
+      ++reads;
+    }
+  };
+  std::thread a([&] { feed(first, "a"); }), b([&] { feed(second, "b"); });
+  for (uint64_t v = 1; v <= 300 && !failed; ++v) {
+    Publish(*publisher, v);
+    newest = v;
+  }
+  a.join();
+  b.join();
+  EXPECT_FALSE(failed);
+  EXPECT_GT(reads, 20u);
+}
+
+TEST(StoreProcessTest, AKilledWriterLeavesItsVersionAbortedAndThePreviousOneServed) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  publisher.reset();
+  EXPECT_TRUE(Eventually([&] { return host.store().Stats().num_slots == 2; }));
+  const auto registration = host.store().RegisterTrainer("r", "run", SmallManifest(), 0);
+  ASSERT_TRUE(registration.ok());
+  const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
+  ASSERT_TRUE(begun.ok());
+  Child writer([&](Child& parent) {
+    const uint64_t epoch = parent.Receive(), grant = parent.Receive();
+    auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
+    auto answer = Call(connection->get(),
+                       {.kind = SocketRequestKind::kMapForWriting, .id = epoch, .grant = grant});
+    if (!answer.ok()) _exit(2);
+    auto map = MappedMemory::Map(answer->fds[0].get(), answer->slot_bytes, true);
+    if (!Call(connection->get(),
+              {.kind = SocketRequestKind::kWriterHasMapped, .id = answer->slot_id, .grant = grant})
+             .ok())
+      _exit(2);
+    std::memset(map->data(), 1, 100);  // half written
+    parent.Send(1);
+    parent.Receive();
+  });
+  writer.Send(registration->epoch);
+  writer.Send(begun->grant);
+  ASSERT_EQ(writer.Receive(), 1u);
+  writer.Kill();
+  EXPECT_TRUE(Eventually(
+      [&] { return host.store().ListVersions("run")->at(1).state == VersionState::kAborted; }));
+  auto slot = host.Reader().Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+  EXPECT_EQ(
+      host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0)).status().code(),
+      StatusCode::kAborted);
+  auto next = host.Register();
+  Publish(*next, 1);
+}
+
+TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  publisher.reset();
+  const auto registration = host.store().RegisterTrainer("r", "run", SmallManifest(), 0);
+  const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
+  Child writer([&](Child& parent) {
+    const uint64_t epoch = parent.Receive(), grant = parent.Receive();
+    auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
+    auto answer = Call(connection->get(),
+                       {.kind = SocketRequestKind::kMapForWriting, .id = epoch, .grant = grant});
+    if (!answer.ok()) _exit(2);
+    auto map = MappedMemory::Map(answer->fds[0].get(), answer->slot_bytes, true);
+    if (!Call(connection->get(),
+              {.kind = SocketRequestKind::kWriterHasMapped, .id = answer->slot_id, .grant = grant})
+             .ok())
+      _exit(2);
+    parent.Send(1);
+    // Paused here; on waking it writes all it can.
+    for (uint64_t i = 0;; ++i) {
+      Fill({map->data(), map->size()}, 0xdead);
+      if (i == 0) {
+        raise(SIGSTOP);
+      } else if (i == 1) {
+        parent.Send(2);
+      }
+    }
+  });
+  writer.Send(registration->epoch);
+  writer.Send(begun->grant);
+  ASSERT_EQ(writer.Receive(), 1u);
+  std::this_thread::sleep_for(milliseconds(5));
+  auto next = host.Register();  // fences it
+  Publish(*next, 1);
+  Publish(*next, 2);
+  std::vector<MappedSlot> slots;
+  for (uint64_t v = 0; v < 3; ++v) {
+    auto slot = host.Reader().Acquire("run", v, false);
+    if (slot.ok()) slots.push_back(*std::move(slot));
+  }
+  ASSERT_GE(slots.size(), 2u);
+  writer.Signal(SIGCONT);
+  ASSERT_EQ(writer.Receive(), 2u);
+  for (const MappedSlot& slot : slots) {
+    EXPECT_EQ(NumberIn(slot.bytes()), slot.version());
+    EXPECT_EQ(WeightsDigest(slot.manifest(), slot.bytes(), 1), slot.lease().digest);
+  }
+  EXPECT_EQ(host.store().PutDone("run", registration->epoch, 1, begun->grant, {}).code(),
+            StatusCode::kAborted);
+  EXPECT_EQ(host.store().CommitVersion("run", registration->epoch, 1, {}, "", 0).status().code(),
+            StatusCode::kAborted);
+}
+
+TEST(StoreProcessTest, APausedReaderThatWasFencedFindsOutOnWaking) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
+  ASSERT_EQ(reader.Receive(), 0u);
+  reader.Signal(SIGSTOP);
+  ASSERT_TRUE(host.store().FenceReaders("run", 0).ok());
+  for (uint64_t v = 1; v < 5; ++v) Publish(*publisher, v);  // its slot is written anew
+  reader.Send(0);
+  reader.Signal(SIGCONT);
+  EXPECT_EQ(reader.Receive(), ~uint64_t{1});
+}
+
+TEST(StoreProcessTest, ReadersKeepTheirMemoryWhenTheStoreDies) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0, 11);
+  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
+  ASSERT_EQ(reader.Receive(), 11u);
+  host.Stop();
+  reader.Send(0);
+  EXPECT_EQ(reader.Receive(), 11u);
+  host.Start();
+  EXPECT_EQ(host.store().ListVersions("run")->at(0).state, VersionState::kLost);
+}
+
+}  // namespace
+}  // namespace titan::weightstore

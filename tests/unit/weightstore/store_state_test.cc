@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: each rule of the version state machine, one at a time. Method: a run of made-up slots
+// driven by direct calls. Interleavings: store_state_property_test.cc.
+#include "weightstore/store_state.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/weightstore.h"
+
+namespace titan::weightstore {
+namespace {
+
+using Kind = StoreState::BeginOutcome::Kind;
+
+Hash128 DigestOf(uint64_t version) { return {version + 1000, 7}; }
+
+class StoreStateTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kTtl = 100;
+  StoreState state_{1, kTtl};
+  const Manifest manifest_ = testing::SmallManifest();
+
+  uint64_t Register(uint32_t max_age = 0, const std::string& run = "run") {
+    const auto plan = state_.PlanRegistration(run, manifest_, max_age);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    state_.ApplyRegistration(run, *plan);
+    std::vector<uint64_t> ring;
+    for (uint32_t i = 0; i < plan->ring_slots; ++i) ring.push_back(state_.NewSlotId());
+    std::optional<uint64_t> evaluation;
+    if (plan->evaluation_slot) evaluation = state_.NewSlotId();
+    EXPECT_TRUE(state_.InstallSlots(run, plan->record.trainer_epoch, ring, evaluation).ok());
+    return plan->record.trainer_epoch;
+  }
+
+  uint64_t Open(uint64_t epoch, uint64_t version) {
+    const auto begun = state_.BeginVersion("run", epoch, version, 0);
+    EXPECT_TRUE(begun.ok()) << begun.status();
+    EXPECT_EQ(begun->kind, Kind::kOpened) << begun->blockers;
+    const auto slot = state_.FindWriterSlot(epoch, begun->grant);
+    EXPECT_TRUE(slot.ok()) << slot.status();
+    EXPECT_TRUE(state_.WriterHasMapped(slot->slot_id, begun->grant).ok());
+    return begun->grant;
+  }
+
+  void Seal(uint64_t epoch, uint64_t version, uint64_t grant) {
+    const auto slot = state_.StartVerify("run", epoch, version, grant, DigestOf(version));
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    ASSERT_TRUE(
+        state_.FinishVerify("run", epoch, version, grant, DigestOf(version), DigestOf(version))
+            .ok());
+  }
+
+  void Commit(uint64_t epoch, uint64_t version) {
+    const auto plan = state_.PlanCommit("run", epoch, version, DigestOf(version));
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    state_.ApplyCommit("run", epoch, version, {DigestOf(version), "plan", version, 5});
+  }
+
+  void Publish(uint64_t epoch, uint64_t version) {
+    Seal(epoch, version, Open(epoch, version));
+    Commit(epoch, version);
+  }
+
+  VersionState StateOf(uint64_t version) {
+    const auto versions = state_.ListVersions("run");
+    for (const VersionInfo& info : *versions) {
+      if (info.version == version) return info.state;
+    }
+    ADD_FAILURE() << "no version " << version;
+    return VersionState::kFree;
+  }
+};
+
+TEST_F(StoreStateTest, OnlyAVerifiedVersionCanBeCommittedAndRead) {
+  const uint64_t epoch = Register();
+  const uint64_t grant = Open(epoch, 0);
+  EXPECT_EQ(state_.PlanCommit("run", epoch, 0, DigestOf(0)).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(state_.AcquireLease("g", "run", 0, false, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  Seal(epoch, 0, grant);
+  EXPECT_EQ(StateOf(0), VersionState::kSealed);
+  EXPECT_EQ(state_.AcquireLease("g", "run", 0, false, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(state_.PlanCommit("run", epoch, 0, DigestOf(1)).status().code(),
+            StatusCode::kInvalidArgument);
+  Commit(epoch, 0);
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 0);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease->grant, grant);
+  EXPECT_EQ(lease->digest, DigestOf(0));
+}
+
+TEST_F(StoreStateTest, BytesOtherThanTheWritersAbortTheVersion) {
+  const uint64_t epoch = Register();
+  const uint64_t grant = Open(epoch, 0);
+  ASSERT_TRUE(state_.StartVerify("run", epoch, 0, grant, DigestOf(0)).ok());
+  EXPECT_EQ(state_.FinishVerify("run", epoch, 0, grant, DigestOf(0), DigestOf(9)).code(),
+            StatusCode::kDataLoss);
+  EXPECT_EQ(StateOf(0), VersionState::kAborted);
+  Publish(epoch, 0);
+  EXPECT_EQ(StateOf(0), VersionState::kCommitted);
+}
+
+TEST_F(StoreStateTest, ASlotThatWasNeverMappedIsNotVerified) {
+  const uint64_t epoch = Register();
+  const auto begun = state_.BeginVersion("run", epoch, 0, 0);
+  EXPECT_EQ(state_.StartVerify("run", epoch, 0, begun->grant, DigestOf(0)).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreStateTest, CommitIsIdempotentAndAnotherDigestIsDivergence) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  const auto again = state_.PlanCommit("run", epoch, 0, DigestOf(0));
+  ASSERT_TRUE(again.ok());
+  EXPECT_TRUE(again->done);
+  EXPECT_EQ(again->recorded->committed_unix_ms, 5);
+  const Status other = state_.PlanCommit("run", epoch, 0, DigestOf(3)).status();
+  EXPECT_EQ(other.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(other).find("divergence"), std::string::npos);
+  EXPECT_NE(MessageOf(other).find(ToHex(DigestOf(0))), std::string::npos);
+  EXPECT_NE(MessageOf(other).find(ToHex(DigestOf(3))), std::string::npos);
+}
+
+TEST_F(StoreStateTest, VersionsAreConsecutiveAndOneAtATime) {
+  const uint64_t epoch = Register();
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 1, 0).status().code(), StatusCode::kInvalidArgument);
+  Publish(epoch, 0);
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 2, 0).status().code(), StatusCode::kInvalidArgument);
+  const uint64_t grant = Open(epoch, 1);
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 1, 0)->grant, grant);  // a retry
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 0, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreStateTest, RecordedVersionsAreAnsweredWithTheirDigest) {
+  const uint64_t epoch = Register();
+  for (uint64_t v = 0; v < 6; ++v) Publish(epoch, v);
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  const uint64_t next = Register();
+  for (uint64_t v = 0; v < 6; ++v) {
+    const auto begun = state_.BeginVersion("run", next, v, 0);
+    ASSERT_TRUE(begun.ok());
+    EXPECT_EQ(begun->kind, Kind::kRecorded);
+    EXPECT_EQ(begun->digest, DigestOf(v));
+  }
+  Publish(next, 6);
+}
+
+TEST_F(StoreStateTest, AFullRingNamesTheLeaseThatBlocks) {
+  const uint64_t epoch = Register(/*max_age=*/1);  // 4 slots
+  for (uint64_t v = 0; v < 4; ++v) Publish(epoch, v);
+  const auto lease = state_.AcquireLease("generator-7", "run", 0, false, 10);
+  ASSERT_TRUE(lease.ok());
+  ASSERT_TRUE(state_.MapLease(lease->lease_id, lease->grant, 20).ok());
+  const auto one = state_.AcquireLease("generator-8", "run", 1, false, 10);
+  ASSERT_TRUE(one.ok());
+  ASSERT_TRUE(state_.MapLease(one->lease_id, one->grant, 20).ok());
+  const auto blocked = state_.BeginVersion("run", epoch, 4, 1020);
+  ASSERT_TRUE(blocked.ok());
+  ASSERT_EQ(blocked->kind, Kind::kBlocked);
+  EXPECT_NE(blocked->blockers.find("version 0 is held by lease " + std::to_string(lease->lease_id) +
+                                   " of generator-7 for 1000 ms"),
+            std::string::npos)
+      << blocked->blockers;
+  EXPECT_EQ(StateOf(0), VersionState::kRetired);
+  // Retired: no new readers.
+  EXPECT_EQ(state_.AcquireLease("g", "run", 0, false, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  // What generators may still need stays.
+  EXPECT_EQ(StateOf(2), VersionState::kCommitted);
+  EXPECT_TRUE(state_.ReleaseLease(lease->lease_id));
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  Publish(epoch, 4);
+}
+
+TEST_F(StoreStateTest, LeasesThatAreNotMappedExpireAndMappedOnesDoNot) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  const auto idle = state_.AcquireLease("a", "run", 0, false, 0);
+  const auto mapped = state_.AcquireLease("b", "run", 0, false, 0);
+  ASSERT_TRUE(state_.MapLease(mapped->lease_id, mapped->grant, 1).ok());
+  state_.ExpireLeases(kTtl - 1);
+  EXPECT_EQ(state_.num_leases(), 2u);
+  state_.ExpireLeases(kTtl);
+  EXPECT_EQ(state_.num_leases(), 1u);
+  EXPECT_EQ(state_.MapLease(idle->lease_id, idle->grant, kTtl).status().code(),
+            StatusCode::kAborted);
+  state_.ExpireLeases(1000 * kTtl);
+  EXPECT_TRUE(state_.ReleaseLease(mapped->lease_id));
+  EXPECT_FALSE(state_.ReleaseLease(mapped->lease_id));
+}
+
+TEST_F(StoreStateTest, ANewTokenFencesTheOldOneAndItsOpenSlotIsDropped) {
+  const uint64_t old = Register();
+  Publish(old, 0);
+  const uint64_t grant = Open(old, 1);
+  state_.TakeEffects();
+  const uint64_t now = Register();
+  EXPECT_EQ(now, old + 1);
+  const Effects effects = state_.TakeEffects();
+  EXPECT_EQ(effects.dropped_slots.size(), 2u);  // open and idle ones; version 0 is served on
+  EXPECT_EQ(StateOf(0), VersionState::kCommitted);
+  EXPECT_EQ(StateOf(1), VersionState::kAborted);
+  EXPECT_EQ(state_.FindWriterSlot(old, grant).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(state_.StartVerify("run", old, 1, grant, DigestOf(1)).status().code(),
+            StatusCode::kAborted);
+  EXPECT_EQ(state_.PlanCommit("run", old, 1, DigestOf(1)).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(state_.BeginVersion("run", old, 1, 0).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(state_.BeginVersion("run", now + 1, 1, 0).status().code(),
+            StatusCode::kInvalidArgument);
+  ASSERT_TRUE(state_.AcquireLease("g", "run", 0, false, 0).ok());
+  Publish(now, 1);
+}
+
+TEST_F(StoreStateTest, TheEndOfTheWritersConnectionAbortsWhatItLeftOpen) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  Open(epoch, 1);
+  state_.AbandonWriter("run", epoch);
+  EXPECT_EQ(StateOf(1), VersionState::kAborted);
+  EXPECT_EQ(StateOf(0), VersionState::kCommitted);
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 1, 0).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(state_.num_slots(), 2u);  // version 0 and the evaluation slot
+  Publish(Register(), 1);
+}
+
+TEST_F(StoreStateTest, EvaluationKeepsItsCopyWhileTheRingMovesOn) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  const auto pin = state_.PlanPin("run", 0, 0);
+  ASSERT_TRUE(pin.ok());
+  ASSERT_TRUE(pin->copy.has_value());
+  EXPECT_EQ(state_.AcquireLease("g", "run", 0, true, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(state_.FinishPin("run", 0, *pin->copy, true).ok());
+  EXPECT_FALSE(state_.PlanPin("run", 0, 0)->copy.has_value());  // a retry
+  for (uint64_t v = 1; v < 9; ++v) Publish(epoch, v);
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  const auto lease = state_.AcquireLease("g", "run", 0, true, 0);
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease->digest, DigestOf(0));
+  EXPECT_EQ(state_.PlanPin("run", 8, 0).status().code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(state_.Unpin("run", 0).ok());
+  const Status held = state_.PlanPin("run", 8, 0).status();
+  EXPECT_EQ(held.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(held).find("of g"), std::string::npos) << held;
+  EXPECT_TRUE(state_.ReleaseLease(lease->lease_id));
+  const auto again = state_.PlanPin("run", 8, 0);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(state_.FinishPin("run", 8, *again->copy, false).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(state_.AcquireLease("g", "run", 8, true, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreStateTest, FencingReadersChangesTheGrantNumber) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 0);
+  state_.TakeEffects();
+  ASSERT_TRUE(state_.FenceReaders("run", 0).ok());
+  const Effects effects = state_.TakeEffects();
+  ASSERT_EQ(effects.headers.size(), 1u);
+  EXPECT_NE(effects.headers[0].grant, lease->grant);
+  EXPECT_EQ(effects.headers[0].digest, DigestOf(0));
+  EXPECT_EQ(state_.MapLease(lease->lease_id, lease->grant, 0).status().code(),
+            StatusCode::kAborted);
+  EXPECT_TRUE(state_.AcquireLease("g", "run", 0, false, 0).ok());
+}
+
+TEST_F(StoreStateTest, EndOfRunFreesAllSlotsAndKeepsRecords) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  Open(epoch, 1);
+  ASSERT_TRUE(state_.AcquireLease("g", "run", 0, false, 0).ok());
+  EXPECT_EQ(state_.PlanEndRun("run", epoch + 1).status().code(), StatusCode::kInvalidArgument);
+  const auto record = state_.PlanEndRun("run", 0);
+  ASSERT_TRUE(record.ok());
+  EXPECT_TRUE((*record)->ended);
+  state_.ApplyEndRun("run");
+  EXPECT_FALSE(state_.PlanEndRun("run", 0)->has_value());
+  EXPECT_EQ(state_.num_slots(), 0u);
+  EXPECT_EQ(state_.num_leases(), 0u);
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 1, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
+  Register(2);
+  Manifest other = manifest_;
+  other.contract_forward = "another";
+  EXPECT_EQ(state_.PlanRegistration("run", other, 2).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 3).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(state_.PlanRegistration("a/b", manifest_, 2).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(state_.PlanRegistration("", manifest_, 2).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
+TEST_F(StoreStateTest, RestoredRecordsMustBeConsecutive) {
+  StoreState state(1, kTtl);
+  EXPECT_EQ(state.RestoreVersion("run", 0, {}).code(), StatusCode::kDataLoss);
+  state.RestoreRun("run", {1, 0, false, std::make_shared<const Manifest>(manifest_)});
+  EXPECT_TRUE(state.RestoreVersion("run", 0, {DigestOf(0)}).ok());
+  EXPECT_EQ(state.RestoreVersion("run", 2, {DigestOf(2)}).code(), StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace titan::weightstore

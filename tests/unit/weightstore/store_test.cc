@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: publisher, subscriber, socket, slot memory and index work together in one process. Method:
+// a whole store in a temporary folder; small slots. With other processes: store_process_test.cc.
+#include "weightstore/store.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tests/support/weightstore_host.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Fill;
+using testing::Host;
+using testing::NumberIn;
+using testing::Publish;
+using testing::SmallManifest;
+
+// Whether the kernel would let this process write there (a byte is written).
+bool IsWritable(std::byte* place) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  EXPECT_EQ(write(ends[1], "x", 1), 1);
+  const bool writable = read(ends[0], place, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return writable;
+}
+
+TEST(StoreTest, WhatOneSidePublishesTheOtherMapsWithoutACopy) {
+  Host host;
+  auto publisher = host.Register(1);
+  EXPECT_EQ(publisher->ring_slots(), 4u);
+  const Hash128 digest = Publish(*publisher, 0, 77);
+  const Subscriber reader = host.Reader();
+  auto slot = reader.Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 77u);
+  EXPECT_EQ(slot->lease().digest, digest);
+  EXPECT_EQ(slot->manifest(), SmallManifest());
+  EXPECT_EQ(WeightsDigest(slot->manifest(), slot->bytes(), 1), digest);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  EXPECT_EQ(host.store().ListVersions("run")->at(0).holders,
+            std::vector<std::string>{"generator-0"});
+  ASSERT_TRUE(reader.Release(*std::move(slot)).ok());
+  EXPECT_TRUE(host.store().ListVersions("run")->at(0).holders.empty());
+}
+
+TEST(StoreTest, MapsOfReadersAndOfAFinishedWriterCannotBeWritten) {
+  Host host;
+  auto publisher = host.Register();
+  const auto begun = publisher->Begin(0, milliseconds(0));
+  ASSERT_TRUE(begun.ok());
+  Fill(begun->bytes, 5);
+  EXPECT_TRUE(IsWritable(begun->bytes.data()));
+  Fill(begun->bytes, 5);
+  ASSERT_TRUE(publisher->Finish().ok());
+  EXPECT_FALSE(IsWritable(begun->bytes.data()));
+  ASSERT_TRUE(publisher->Commit("plan", 0).ok());
+  auto slot = host.Reader().Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok());
+  auto* data = const_cast<std::byte*>(slot->bytes().data());
+  EXPECT_EQ(mprotect(data, slot->bytes().size(), PROT_READ | PROT_WRITE), -1);
+
+  // The descriptor that a reader gets can neither be written nor resized nor mapped for writing,
+  // not even when it is opened anew by its /proc name.
+  const auto lease = host.store().AcquireLease("r", "run", 0, false);
+  auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
+  ASSERT_TRUE(connection.ok());
+  auto answer =
+      Call(connection->get(),
+           {.kind = SocketRequestKind::kMapLease, .id = lease->lease_id, .grant = lease->grant});
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  for (const UniqueFd& fd : answer->fds) {
+    const std::string path = "/proc/self/fd/" + std::to_string(fd.get());
+    UniqueFd again(open(path.c_str(), O_RDWR | O_CLOEXEC));
+    for (const int handle : {fd.get(), again.get()}) {
+      if (handle < 0) continue;
+      EXPECT_EQ(pwrite(handle, "x", 1, 0), -1);
+      EXPECT_EQ(ftruncate(handle, 1), -1);
+      EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0), MAP_FAILED);
+    }
+  }
+  EXPECT_EQ(NumberIn(slot->bytes()), 5u);
+}
+
+TEST(StoreTest, TheDaemonNoticesBytesThatAreNotWhatTheWriterHashed) {
+  Host host;
+  auto publisher = host.Register();
+  const auto begun = publisher->Begin(0, milliseconds(0));
+  ASSERT_TRUE(begun.ok());
+  Fill(begun->bytes, 5);
+  // A writer that hashes one thing and leaves another.
+  const Hash128 digest = WeightsDigest(SmallManifest(), begun->bytes, 1);
+  const auto grant =
+      host.store().BeginVersion("run", publisher->epoch(), 0, milliseconds(0))->grant;
+  begun->bytes[100] ^= std::byte{1};
+  EXPECT_EQ(host.store().PutDone("run", publisher->epoch(), 0, grant, digest).code(),
+            StatusCode::kDataLoss);
+  EXPECT_EQ(host.store().Stats().verify_failures, 1u);
+  EXPECT_EQ(host.store().ListVersions("run")->at(0).state, VersionState::kAborted);
+  Publish(*publisher, 0);
+}
+
+TEST(StoreTest, StaleAndForeignRequestsOnTheSocketAreRefused) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  const auto lease = host.store().AcquireLease("r", "run", 0, false);
+  ASSERT_TRUE(lease.ok());
+  const auto ask = [&](SocketRequest request) {
+    auto connection = ConnectUnix(host.socket_path(), milliseconds(2000));
+    return Call(connection->get(), request).status().code();
+  };
+  EXPECT_EQ(ask({.id = lease->lease_id, .grant = lease->grant + 1}), StatusCode::kAborted);
+  EXPECT_EQ(ask({.id = lease->lease_id + 1000, .grant = lease->grant}), StatusCode::kAborted);
+  EXPECT_EQ(ask({.kind = SocketRequestKind::kMapForWriting,
+                 .id = publisher->epoch(),
+                 .grant = lease->grant}),
+            StatusCode::kAborted);  // committed: no longer open
+  EXPECT_EQ(ask({.kind = SocketRequestKind::kWriterHasMapped, .id = 1, .grant = lease->grant}),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ask({.kind = static_cast<SocketRequestKind>(99)}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask({.magic = 1}), StatusCode::kUnavailable);  // cut off
+  auto connection = ConnectUnix(host.socket_path(), milliseconds(2000));
+  ASSERT_TRUE(SendPacket(connection->get(), "short", 5).ok());
+  EXPECT_EQ(ReceivePacket(connection->get(), 600).status().code(), StatusCode::kUnavailable);
+  // The lease is untouched and can still be mapped, once.
+  EXPECT_EQ(ask({.id = lease->lease_id, .grant = lease->grant}), StatusCode::kOk);
+}
+
+TEST(StoreTest, AFencedReaderFindsItsHeaderChanged) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  auto slot = host.Reader().Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok());
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  ASSERT_TRUE(host.store().FenceReaders("run", 0).ok());
+  EXPECT_FALSE(slot->HeaderUnchanged());
+  auto again = host.Reader().Acquire("run", 0, false);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->HeaderUnchanged());
+  ASSERT_TRUE(host.store().EndRun("run", 0).ok());
+  EXPECT_FALSE(again->HeaderUnchanged());
+  EXPECT_EQ(host.store().Stats().slot_bytes, 0u);
+}
+
+TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
+  Host host;
+  auto publisher = host.Register();  // 3 slots
+  Publish(*publisher, 0);
+  auto zero = host.Reader("generator-0").Acquire("run", 0, false);
+  Publish(*publisher, 1);
+  auto one = host.Reader("generator-1").Acquire("run", 1, false);
+  Publish(*publisher, 2);
+  ASSERT_TRUE(zero.ok() && one.ok());
+  const auto blocked = publisher->Begin(3, milliseconds(30));
+  EXPECT_EQ(blocked.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(blocked.status()).find("generator-0"), std::string::npos) << blocked.status();
+  EXPECT_EQ(host.store().Stats().begin_blocked, 1u);
+  std::thread reader([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    zero->Unmap();  // the connection's end is the lease's end
+  });
+  Publish(*publisher, 3);
+  reader.join();
+  EXPECT_EQ(NumberIn(one->bytes()), 1u);
+  EXPECT_TRUE(one->HeaderUnchanged());
+}
+
+TEST(StoreTest, MemoryIsCheckedBeforeAnythingIsTaken) {
+  Host host(/*memory_limit_bytes=*/SmallManifest().slot_bytes * 5);
+  const auto refused =
+      host.store().RegisterTrainer("a", "big", SmallManifest(), /*max_age=*/2);  // 5 + 1 slots
+  ASSERT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  for (const uint64_t number :
+       {uint64_t{6}, SmallManifest().slot_bytes, SmallManifest().slot_bytes * 5}) {
+    EXPECT_NE(MessageOf(refused.status()).find(std::to_string(number)), std::string::npos)
+        << refused.status();
+  }
+  EXPECT_EQ(host.store().ListVersions("big").status().code(), StatusCode::kNotFound);
+  const auto first = host.store().RegisterTrainer("b", "run", SmallManifest(), 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(host.store().RegisterTrainer("b", "run", SmallManifest(), 1)->epoch, first->epoch);
+  // A new token takes the place of the old one's idle slots.
+  EXPECT_EQ(host.store().RegisterTrainer("c", "run", SmallManifest(), 1)->epoch, first->epoch + 1);
+  EXPECT_EQ(host.store().Stats().num_slots, 5u);
+}
+
+TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
+  Host host;
+  auto publisher = host.Register();
+  const Hash128 digest = Publish(*publisher, 0, 42);
+  const auto pinned = host.store().PinForEvaluation("run", 0);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(*pinned, digest);
+  for (uint64_t v = 1; v < 8; ++v) Publish(*publisher, v);
+  auto slot = host.Reader().Acquire("run", 0, /*evaluation=*/true);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 42u);
+  ASSERT_TRUE(host.store().UnpinEvaluation("run", 0).ok());
+  EXPECT_EQ(host.store().PinForEvaluation("run", 7).status().code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  ASSERT_TRUE(host.Reader().Release(*std::move(slot)).ok());
+  ASSERT_TRUE(host.store().PinForEvaluation("run", 7).ok());
+}
+
+TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
+  Host host;
+  std::vector<Hash128> digests;
+  {
+    auto publisher = host.Register(1);
+    for (uint64_t v = 0; v < 5; ++v) digests.push_back(Publish(*publisher, v));
+  }
+  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("x"), 1u);
+  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("x"), 1u);
+  auto slot = host.Reader().Acquire("run", 4, false);
+  ASSERT_TRUE(slot.ok());
+  const Lease old = slot->lease();
+  host.Stop();
+  EXPECT_EQ(NumberIn(slot->bytes()), 4u);  // the memory lives as long as somebody maps it
+  host.Start();
+  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("y"), 2u);
+  const auto versions = host.store().ListVersions("run");
+  ASSERT_EQ(versions->size(), 5u);
+  for (uint64_t v = 0; v < 5; ++v) {
+    EXPECT_EQ(versions->at(v).state, VersionState::kLost);
+    EXPECT_EQ(versions->at(v).record->digest, digests[v]);
+    EXPECT_EQ(versions->at(v).record->train_step, v);
+    EXPECT_EQ(versions->at(v).record->plan_digest, "plan");
+    EXPECT_EQ(versions->at(v).record->committed_unix_ms, 1234);
+  }
+  EXPECT_EQ(host.Reader().Acquire("run", 4, false).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(MappedSlot::Map(host.socket_path(), old).status().code(), StatusCode::kAborted);
+  auto publisher = host.Register(1);
+  EXPECT_EQ(publisher->epoch(), 2u);
+  Publish(*publisher, 2);  // from a checkpoint
+  const auto begun = publisher->Begin(3, milliseconds(0));
+  ASSERT_TRUE(begun.ok());
+  Fill(begun->bytes, 99);
+  ASSERT_TRUE(publisher->Finish().ok());
+  const auto diverged = publisher->Commit("plan", 3);
+  EXPECT_EQ(diverged.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(diverged.status()).find("divergence"), std::string::npos);
+  Publish(*publisher, 3);
+  Publish(*publisher, 4);
+  Publish(*publisher, 5);
+  ASSERT_TRUE(host.Reader().Acquire("run", 4, false).ok());
+}
+
+TEST(StoreTest, ANewTrainerConfirmsRecordedVersionsWithoutASlot) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0);
+  Publish(*publisher, 1);
+  publisher = host.Register();
+  const auto begun = publisher->Begin(1, milliseconds(0));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE(begun->recorded);
+  EXPECT_TRUE(begun->bytes.empty());
+  std::vector<std::byte> weights(SmallManifest().slot_bytes);
+  Fill(weights, 1);
+  const auto same = publisher->ConfirmRecorded(1, weights);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(*same, begun->recorded_digest);
+  weights[3] ^= std::byte{4};
+  const Status other = publisher->ConfirmRecorded(1, weights).status();
+  EXPECT_EQ(other.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(other).find("divergence"), std::string::npos) << other;
+  EXPECT_EQ(publisher->Finish().status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST(StoreTest, ShutdownEndsWaits) {
+  Host host;
+  auto publisher = host.Register();
+  std::vector<MappedSlot> held;
+  for (uint64_t v = 0; v < 3; ++v) {
+    Publish(*publisher, v);
+    held.push_back(*host.Reader().Acquire("run", v, false));
+  }
+  std::thread stopper([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    host.store().Shutdown();
+  });
+  EXPECT_EQ(publisher->Begin(3, std::chrono::seconds(30)).status().code(),
+            StatusCode::kUnavailable);
+  stopper.join();
+}
+
+TEST(StoreTest, SocketPathsAreChecked) {
+  Host host;
+  EXPECT_EQ(SocketServer::Start(host.socket_path(), host.store()).status().code(),
+            StatusCode::kFailedPrecondition);
+  const std::string long_path = "/tmp/" + std::string(120, 'x');
+  const Status refused = SocketServer::Start(long_path, host.store()).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(refused).find("107"), std::string::npos) << refused;
+  struct stat file = {};
+  ASSERT_EQ(stat(host.socket_path().c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0777, 0600u);
+}
+
+}  // namespace
+}  // namespace titan::weightstore

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What lies where in a slot: the tensors of a run, in the layout in which kernels read them. The
+// same for every version of a run. Values, any thread.
+#ifndef TITAN_WEIGHTSTORE_CLIENT_MANIFEST_H_
+#define TITAN_WEIGHTSTORE_CLIENT_MANIFEST_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace titan::weightstore {
+
+enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
+
+// kRows: row-major. kPanels32: [ceil(N / 32)][K][32] of a matrix [N][K], the kernels' execution
+// layout; pad lanes are not part of the tensor.
+enum class Layout : uint8_t { kRows = 1, kPanels32 = 2 };
+
+struct TensorEntry {
+  std::string name;            // canonical HF name
+  std::vector<int64_t> shape;  // logical; empty = one element
+  DType dtype = DType::kF32;
+  Layout layout = Layout::kRows;
+  uint64_t offset = 0;     // bytes from the slot's start
+  uint64_t num_bytes = 0;  // with pad lanes
+
+  friend bool operator==(const TensorEntry&, const TensorEntry&) = default;
+};
+
+struct Manifest {
+  std::vector<TensorEntry> tensors;
+  uint64_t slot_bytes = 0;
+  std::string model_config_json;  // canonical text of the model's config
+  std::string contract_forward;   // digest of the forward contract the weights are made under
+  std::string contract_training;
+
+  friend bool operator==(const Manifest&, const Manifest&) = default;
+};
+
+int ElementBytes(DType dtype);
+std::string_view NameOf(DType dtype);  // "f32", ...
+// InvalidArgument: another name.
+StatusOr<DType> DTypeFromName(std::string_view name);
+
+// Rows = elements of the last dimension; one element has one row of one column. REQUIRES: a tensor
+// of a validated manifest.
+int64_t NumRows(const TensorEntry& tensor);
+int64_t NumColumns(const TensorEntry& tensor);
+
+// InvalidArgument, naming the tensor and field: no tensors, empty or doubled names, negative or
+// overflowing sizes, num_bytes that is not what shape, dtype and layout need, offsets that are not
+// multiples of 64, overlap, or lie outside slot_bytes; a layout that does not fit the shape.
+Status Validate(const Manifest& manifest);
+
+// Bytes for the leader's record, and back. DataLoss: not what EncodeManifest made.
+std::string EncodeManifest(const Manifest& manifest);
+StatusOr<Manifest> DecodeManifest(std::string_view bytes);
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_CLIENT_MANIFEST_H_

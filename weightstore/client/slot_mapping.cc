@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/client/slot_mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace titan::weightstore {
+
+MappedMemory::MappedMemory(MappedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(num_bytes_, other.num_bytes_);
+  return *this;
+}
+
+MappedMemory::~MappedMemory() {
+  if (data_ != nullptr) ::munmap(data_, num_bytes_);
+}
+
+StatusOr<MappedMemory> MappedMemory::Map(int fd, size_t num_bytes, bool writable) {
+  struct stat file = {};
+  if (::fstat(fd, &file) != 0 || static_cast<uint64_t>(file.st_size) != num_bytes ||
+      num_bytes == 0) {
+    return InvalidArgument("slot memory has " + std::to_string(file.st_size) + " bytes, expected " +
+                           std::to_string(num_bytes));
+  }
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return FailedPrecondition("slot memory is not sealed against shrinking");
+  }
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* data = ::mmap(nullptr, num_bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (data == MAP_FAILED) {
+    const std::string message =
+        "mapping " + std::to_string(num_bytes) + " bytes: " + std::strerror(errno);
+    return errno == ENOMEM ? ResourceExhausted(message) : FailedPrecondition(message);
+  }
+  // A child of the process would share the map without holding a lease.
+  ::madvise(data, num_bytes, MADV_DONTFORK);
+  return MappedMemory(data, num_bytes);
+}
+
+MappedSlot& MappedSlot::operator=(MappedSlot&& other) noexcept {
+  if (this == &other) return *this;
+  Unmap();
+  lease_ = std::move(other.lease_);
+  connection_ = std::move(other.connection_);
+  slot_ = std::move(other.slot_);
+  header_ = std::move(other.header_);
+  return *this;
+}
+
+StatusOr<MappedSlot> MappedSlot::Map(const std::string& socket_path, Lease lease) {
+  MappedSlot mapped;
+  TITAN_ASSIGN_OR_RETURN(mapped.connection_, ConnectUnix(socket_path, kSocketTimeout));
+  TITAN_ASSIGN_OR_RETURN(
+      SocketAnswer answer,
+      Call(mapped.connection_.get(),
+           {.kind = SocketRequestKind::kMapLease, .id = lease.lease_id, .grant = lease.grant}));
+  if (answer.fds.size() != 2) return DataLoss("weight store's socket: two descriptors expected");
+  if (answer.slot_bytes < lease.manifest->slot_bytes) {
+    return DataLoss("the slot is smaller than the manifest says");
+  }
+  TITAN_ASSIGN_OR_RETURN(mapped.slot_, MappedMemory::Map(answer.fds[0].get(), answer.slot_bytes,
+                                                         /*writable=*/false));
+  TITAN_ASSIGN_OR_RETURN(mapped.header_, MappedMemory::Map(answer.fds[1].get(), kSlotHeaderBytes,
+                                                           /*writable=*/false));
+  SlotHeaderFields header;
+  if (!SlotHeaderPage(mapped.header_.data()).Read(&header) || header.grant != lease.grant) {
+    return Aborted("lease " + std::to_string(lease.lease_id) + ": its grant number is stale");
+  }
+  if (header.version != lease.version || header.digest != lease.digest) {
+    return DataLoss("the slot holds version " + std::to_string(header.version) + " with digest " +
+                    ToHex(header.digest) + ", the lease is for version " +
+                    std::to_string(lease.version) + " with digest " + ToHex(lease.digest));
+  }
+  mapped.lease_ = std::move(lease);
+  return mapped;
+}
+
+bool MappedSlot::HeaderUnchanged() const {
+  return mapped() && SlotHeaderPage(header_.data()).GrantAfterReads() == lease_.grant;
+}
+
+void MappedSlot::Unmap() {
+  slot_ = MappedMemory();
+  header_ = MappedMemory();
+  connection_.Close();
+}
+
+}  // namespace titan::weightstore

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The unix socket between a host daemon and its clients: packets (SOCK_SEQPACKET) of one fixed form
+// that may carry descriptors. One connection per mapped slot of a reader (its end is the end of the
+// lease), one per writer.
+//
+//   reader                          daemon          writer                           daemon
+//     | kMapLease {lease, grant}  ->  |               | kMapForWriting {epoch, grant} -> |
+//     | <- slot and header, to read   |               | <- slot; none if mapped before   |
+//     | ... runs on the map ...       |               | kWriterHasMapped {slot, grant}-> |  seals
+//     the slot | closes                        |               | <- done                          |
+#ifndef TITAN_WEIGHTSTORE_CLIENT_UNIX_SOCKET_H_
+#define TITAN_WEIGHTSTORE_CLIENT_UNIX_SOCKET_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace titan::weightstore {
+
+// Owns a descriptor. Movable, closes at the end.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~UniqueFd() { Close(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  void Close();
+  // Another descriptor of the same file. ResourceExhausted: the process has too many.
+  StatusOr<UniqueFd> Duplicate() const;
+
+ private:
+  int fd_ = -1;
+};
+
+enum class SocketRequestKind : uint32_t {
+  kMapLease = 1,         // id = lease
+  kMapForWriting = 2,    // id = epoch of the trainer
+  kWriterHasMapped = 3,  // id = slot
+};
+
+inline constexpr uint32_t kSocketMagic = 0x31535754;  // "TWS1"
+
+struct SocketRequest {
+  uint32_t magic = kSocketMagic;
+  SocketRequestKind kind = SocketRequestKind::kMapLease;
+  uint64_t id = 0;
+  uint64_t grant = 0;
+};
+static_assert(sizeof(SocketRequest) == 24);
+
+struct SocketReply {
+  uint32_t magic = kSocketMagic;
+  int32_t code = 0;  // StatusCode; what follows is set only for OK, message only for others
+  uint64_t slot_id = 0;
+  uint64_t slot_bytes = 0;
+  uint32_t num_fds = 0;
+  uint32_t message_bytes = 0;
+  char message[480] = {};
+};
+static_assert(sizeof(SocketReply) == 512);
+
+// Sends one packet. Unavailable: the peer is gone. ResourceExhausted: a non-blocking socket is
+// full.
+Status SendPacket(int socket, const void* data, size_t num_bytes, const std::vector<int>& fds = {});
+
+struct Packet {
+  std::string bytes;
+  std::vector<UniqueFd> fds;
+};
+// The next packet; at most max_bytes and 2 descriptors (more: DataLoss). Unavailable: the peer
+// closed or is gone. DeadlineExceeded: nothing came within the socket's time or, for a non-blocking
+// one, is there.
+StatusOr<Packet> ReceivePacket(int socket, size_t max_bytes);
+
+// Connects; each later operation ends after the timeout. Unavailable: nobody listens at path.
+// InvalidArgument: path is longer than a unix socket's address can be.
+StatusOr<UniqueFd> ConnectUnix(const std::string& path, std::chrono::milliseconds timeout);
+
+// InvalidArgument, naming the limit, when path cannot be a socket's address.
+Status CheckSocketPath(const std::string& path);
+
+// Sends a request and waits for its reply; a reply that reports a failure is returned as that
+// Status.
+struct SocketAnswer {
+  uint64_t slot_id = 0;
+  uint64_t slot_bytes = 0;
+  std::vector<UniqueFd> fds;
+};
+StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request);
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_CLIENT_UNIX_SOCKET_H_

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/slot_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/base/check.h"
+
+// Since Linux 5.1; absent from older headers.
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace titan::weightstore {
+namespace {
+
+constexpr int kSealsOfSize = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kSealsOfWriters = F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+
+Status Failed(const std::string& what, uint64_t num_bytes) {
+  const std::string message = "slot memory of " + std::to_string(num_bytes) + " bytes: " + what +
+                              ": " + std::strerror(errno);
+  switch (errno) {
+    case ENOMEM:
+    case ENOSPC:
+    case EMFILE:
+    case ENFILE:
+      return ResourceExhausted(message);
+    default:
+      return Internal(message);
+  }
+}
+
+// A memory file of that size with all its pages, not to be resized any more.
+StatusOr<UniqueFd> MakeFile(const std::string& name, uint64_t num_bytes) {
+  UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file.valid()) return Failed("memfd_create", num_bytes);
+  if (::ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) {
+    return Failed("sizing", num_bytes);
+  }
+  int result;
+  do {
+    result = ::fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return Failed("taking its pages", num_bytes);
+  if (::fcntl(file.get(), F_ADD_SEALS, kSealsOfSize) != 0) return Failed("sealing", num_bytes);
+  return file;
+}
+
+StatusOr<UniqueFd> ReopenReadOnly(const UniqueFd& file) {
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  UniqueFd readable(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!readable.valid()) return Failed("reopening " + path, 0);
+  return readable;
+}
+
+Status Seal(const UniqueFd& file) {
+  if (::fcntl(file.get(), F_ADD_SEALS, kSealsOfWriters) != 0) {
+    return Internal(std::string("sealing a slot against new writers: ") + std::strerror(errno));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint64_t num_bytes,
+                                                         Writer writer) {
+  std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, writer));
+  const std::string name = "titan-slot-" + std::to_string(slot_id);
+  TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes));
+  TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(slot->file_));
+  TITAN_ASSIGN_OR_RETURN(UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
+  TITAN_ASSIGN_OR_RETURN(slot->header_readable_, ReopenReadOnly(header));
+  TITAN_ASSIGN_OR_RETURN(slot->header_map_,
+                         MappedMemory::Map(header.get(), kSlotHeaderBytes, /*writable=*/true));
+  TITAN_RETURN_IF_ERROR(Seal(header));
+  const bool keeps_writing = writer == Writer::kDaemon;
+  TITAN_ASSIGN_OR_RETURN(slot->map_,
+                         MappedMemory::Map(slot->file_.get(), num_bytes, keeps_writing));
+  if (keeps_writing) TITAN_RETURN_IF_ERROR(slot->SealWriters());
+  return slot;
+}
+
+Status SlotMemory::SealWriters() { return Seal(file_); }
+
+std::span<std::byte> SlotMemory::writable_bytes() {
+  TITAN_CHECK(writer_ == Writer::kDaemon);
+  return {map_.data(), map_.size()};
+}
+
+void SlotMemory::WriteHeader(const SlotHeaderFields& fields) {
+  SlotHeaderPage(header_map_.data()).Write(fields);
+}
+
+}  // namespace titan::weightstore

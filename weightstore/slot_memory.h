@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory of one slot: a memory file for the bytes and one for the header page. Sized once and
+// filled with pages at once (no later lack of memory), sealed against resizing; sealed against new
+// writers once its writer has mapped it. The header can be written by this process alone.
+#ifndef TITAN_WEIGHTSTORE_SLOT_MEMORY_H_
+#define TITAN_WEIGHTSTORE_SLOT_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/base/status.h"
+#include "weightstore/client/slot_header.h"
+#include "weightstore/client/slot_mapping.h"
+#include "weightstore/client/unix_socket.h"
+
+namespace titan::weightstore {
+
+// Thread-safe, except that WriteHeader calls must not run at the same time.
+class SlotMemory {
+ public:
+  enum class Writer {
+    kClient,  // a trainer maps it through DuplicateForWriter, then SealWriters
+    kDaemon,  // this process keeps a writable map (evaluation slot); sealed at once
+  };
+
+  // ResourceExhausted, with the bytes: the memory cannot be had.
+  static StatusOr<std::unique_ptr<SlotMemory>> Create(uint64_t slot_id, uint64_t num_bytes,
+                                                      Writer writer);
+
+  uint64_t slot_id() const { return slot_id_; }
+  uint64_t num_bytes() const { return num_bytes_; }
+
+  // Read-only descriptors of the bytes and of the header page.
+  StatusOr<UniqueFd> DuplicateForReader() const { return readable_.Duplicate(); }
+  StatusOr<UniqueFd> DuplicateHeader() const { return header_readable_.Duplicate(); }
+  // REQUIRES: Writer::kClient.
+  StatusOr<UniqueFd> DuplicateForWriter() const { return file_.Duplicate(); }
+  // From here on nobody can map it for writing or write to the file; maps that exist stay.
+  // Internal: the kernel refused.
+  Status SealWriters();
+
+  std::span<const std::byte> bytes() const { return {map_.data(), map_.size()}; }
+  // REQUIRES: Writer::kDaemon.
+  std::span<std::byte> writable_bytes();
+
+  void WriteHeader(const SlotHeaderFields& fields);
+
+ private:
+  SlotMemory(uint64_t slot_id, uint64_t num_bytes, Writer writer)
+      : slot_id_(slot_id), num_bytes_(num_bytes), writer_(writer) {}
+
+  const uint64_t slot_id_;
+  const uint64_t num_bytes_;
+  const Writer writer_;
+  UniqueFd file_;      // readable and writable
+  UniqueFd readable_;  // the same file, opened read-only
+  UniqueFd header_readable_;
+  MappedMemory map_;
+  MappedMemory header_map_;
+};
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_SLOT_MEMORY_H_

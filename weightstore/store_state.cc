@@ -1,0 +1,702 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/store_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace titan::weightstore {
+namespace {
+
+std::string Named(const std::string& run_id, uint64_t version) {
+  return "version " + std::to_string(version) + " of run " + run_id;
+}
+
+Status Divergence(const std::string& run_id, uint64_t version, const Hash128& recorded,
+                  const Hash128& offered) {
+  return FailedPrecondition("divergence: " + Named(run_id, version) + " is recorded with digest " +
+                            ToHex(recorded) + ", digest " + ToHex(offered) + " was offered");
+}
+
+}  // namespace
+
+std::string_view NameOf(VersionState state) {
+  switch (state) {
+    case VersionState::kOpen:
+      return "OPEN";
+    case VersionState::kSealed:
+      return "SEALED";
+    case VersionState::kCommitted:
+      return "COMMITTED";
+    case VersionState::kRetired:
+      return "RETIRED";
+    case VersionState::kFree:
+      return "FREE";
+    case VersionState::kAborted:
+      return "ABORTED";
+    case VersionState::kLost:
+      return "LOST";
+  }
+  return "unknown";
+}
+
+Status CheckRunId(const std::string& run_id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (run_id.empty() || run_id.size() > 128 ||
+      !std::all_of(run_id.begin(), run_id.end(), allowed)) {
+    return InvalidArgument("run_id: must be 1 to 128 characters of A-Z a-z 0-9 . _ -");
+  }
+  return OkStatus();
+}
+
+StoreState::StoreState(uint64_t first_number, int64_t lease_ttl_ms)
+    : lease_ttl_ms_(lease_ttl_ms), next_number_(std::max<uint64_t>(first_number, 1)) {}
+
+// ---------------------------------------------------------------------------------------- restore
+
+void StoreState::RestoreRun(const std::string& run_id, RunRecord record) {
+  runs_[run_id].record = std::move(record);
+}
+
+Status StoreState::RestoreVersion(const std::string& run_id, uint64_t version,
+                                  VersionRecord record) {
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end()) {
+    return DataLoss("index: a record of " + Named(run_id, version) + ", but none of the run");
+  }
+  Run& run = found->second;
+  if (version != run.num_records) {
+    return DataLoss("index: " + Named(run_id, version) + " follows version " +
+                    std::to_string(run.num_records) + ", which has no record");
+  }
+  ++run.num_records;
+  Version& entry = run.versions[version];
+  entry.state = VersionState::kLost;
+  entry.digest = record.digest;
+  entry.record = std::move(record);
+  return OkStatus();
+}
+
+// ---------------------------------------------------------------------------------------- helpers
+
+StatusOr<StoreState::Run*> StoreState::FindRun(const std::string& run_id) {
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end()) return NotFound("run " + run_id + ": no trainer has registered it");
+  return &found->second;
+}
+
+StatusOr<const StoreState::Run*> StoreState::FindRun(const std::string& run_id) const {
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end()) return NotFound("run " + run_id + ": no trainer has registered it");
+  return &found->second;
+}
+
+Status StoreState::CheckEpoch(const std::string& run_id, const Run& run, uint64_t epoch) const {
+  if (epoch > run.record.trainer_epoch) {
+    return InvalidArgument("epoch: " + std::to_string(epoch) + " was never issued for run " +
+                           run_id);
+  }
+  if (epoch < run.record.trainer_epoch) {
+    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
+                   " is superseded by epoch " + std::to_string(run.record.trainer_epoch));
+  }
+  if (run.record.ended) return FailedPrecondition("run " + run_id + " has ended");
+  if (!run.writer_alive) {
+    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
+                   " has no slots: its writer's connection closed; register again");
+  }
+  return OkStatus();
+}
+
+StatusOr<StoreState::Version*> StoreState::FindInProgress(const std::string& run_id, uint64_t epoch,
+                                                          uint64_t version) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  TITAN_RETURN_IF_ERROR(CheckEpoch(run_id, *run, epoch));
+  if (run->in_progress != version) {
+    return FailedPrecondition(Named(run_id, version) + " is not open");
+  }
+  return &run->versions.at(version);
+}
+
+void StoreState::RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest) {
+  Slot& slot = slots_.at(slot_id);
+  slot.grant = NextNumber();
+  effects_.headers.push_back({slot_id, version, slot.grant, digest});
+}
+
+void StoreState::DropSlot(uint64_t slot_id) {
+  // A writer or reader that still maps the memory finds another grant number in its header.
+  EndLeasesOf(slot_id);
+  RaiseGrant(slot_id, 0, {});
+  slots_.erase(slot_id);
+  effects_.dropped_slots.push_back(slot_id);
+}
+
+void StoreState::ReleaseSlot(Run& run, Version& version) {
+  const uint64_t slot_id = std::exchange(version.slot_id, 0);
+  Slot& slot = slots_.at(slot_id);
+  slot.version.reset();
+  effects_.slots_freed = true;
+  if (!run.writer_alive || slot.epoch != run.record.trainer_epoch) DropSlot(slot_id);
+}
+
+void StoreState::AbortInProgress(Run& run) {
+  if (!run.in_progress.has_value()) return;
+  Version& version = run.versions.at(*run.in_progress);
+  version.state = version.record.has_value() ? VersionState::kLost : VersionState::kAborted;
+  version.verifying = false;
+  ReleaseSlot(run, version);
+  run.in_progress.reset();
+}
+
+bool StoreState::IsLeased(uint64_t slot_id) const {
+  return std::any_of(leases_.begin(), leases_.end(),
+                     [&](const auto& entry) { return entry.second.slot_id == slot_id; });
+}
+
+void StoreState::EndLeasesOf(uint64_t slot_id) {
+  std::erase_if(leases_, [&](const auto& entry) { return entry.second.slot_id == slot_id; });
+}
+
+Effects StoreState::TakeEffects() { return std::exchange(effects_, {}); }
+
+// --------------------------------------------------------------------------------------- trainers
+
+StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::string& run_id,
+                                                                    const Manifest& manifest,
+                                                                    uint32_t max_age) const {
+  TITAN_RETURN_IF_ERROR(CheckRunId(run_id));
+  TITAN_RETURN_IF_ERROR(Validate(manifest));
+  if (max_age > 64) return InvalidArgument("max_age: must be at most 64");
+  RegistrationPlan plan;
+  plan.ring_slots = max_age + kSparesOfRing;
+  plan.evaluation_slot = true;
+  plan.slot_bytes = manifest.slot_bytes;
+  plan.record.trainer_epoch = 1;
+  plan.record.max_age = max_age;
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end()) {
+    plan.record.manifest = std::make_shared<const Manifest>(manifest);
+    return plan;
+  }
+  const Run& run = found->second;
+  if (run.record.ended) return FailedPrecondition("run " + run_id + " has ended");
+  if (*run.record.manifest != manifest) {
+    return InvalidArgument("manifest: differs from the one run " + run_id +
+                           " is recorded with; another model or contract needs another run");
+  }
+  if (run.record.max_age != max_age) {
+    return InvalidArgument("max_age: run " + run_id + " is recorded with " +
+                           std::to_string(run.record.max_age) + ", not " + std::to_string(max_age));
+  }
+  plan.record.manifest = run.record.manifest;
+  plan.record.trainer_epoch = run.record.trainer_epoch + 1;
+  plan.evaluation_slot = !run.evaluation.slot_id.has_value();
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id != run_id || slot.epoch == 0) continue;
+    const bool serves =
+        slot.version.has_value() && run.in_progress != slot.version;  // COMMITTED or RETIRED
+    const bool unneeded =
+        serves && !IsLeased(slot_id) && *slot.version < OldestNeeded(run, run.num_records);
+    if (!serves || unneeded) ++plan.num_dropped;
+  }
+  return plan;
+}
+
+void StoreState::ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan) {
+  Run& run = runs_[run_id];
+  run.writer_alive = false;  // what is released from here on is dropped
+  AbortInProgress(run);
+  run.record = plan.record;
+  run.newest_opened = 0;
+  std::vector<uint64_t> idle;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id == run_id && slot.epoch != 0 && !slot.version.has_value())
+      idle.push_back(slot_id);
+  }
+  for (const uint64_t slot_id : idle) DropSlot(slot_id);
+  RetireUnneeded(run, run.num_records, /*ring_is_full=*/true);
+}
+
+Status StoreState::InstallSlots(const std::string& run_id, uint64_t epoch,
+                                const std::vector<uint64_t>& ring,
+                                std::optional<uint64_t> evaluation) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  if (run->record.trainer_epoch != epoch || run->record.ended) {
+    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id + " is superseded");
+  }
+  TITAN_CHECK(!run->writer_alive);
+  for (const uint64_t slot_id : ring) slots_[slot_id] = {.run_id = run_id, .epoch = epoch};
+  if (evaluation.has_value()) {
+    TITAN_CHECK(!run->evaluation.slot_id.has_value());
+    slots_[*evaluation] = {.run_id = run_id};
+    run->evaluation.slot_id = *evaluation;
+  }
+  run->writer_alive = true;
+  return OkStatus();
+}
+
+void StoreState::AbandonWriter(const std::string& run_id, uint64_t epoch) {
+  const auto found = runs_.find(run_id);
+  if (found == runs_.end() || found->second.record.trainer_epoch != epoch) return;
+  Run& run = found->second;
+  run.writer_alive = false;
+  AbortInProgress(run);
+  std::vector<uint64_t> idle;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id == run_id && slot.epoch == epoch && !slot.version.has_value()) {
+      idle.push_back(slot_id);
+    }
+  }
+  for (const uint64_t slot_id : idle) DropSlot(slot_id);
+}
+
+// --------------------------------------------------------------------------------------- versions
+
+std::optional<uint64_t> StoreState::FindFreeSlot(const std::string& run_id, const Run& run) const {
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id == run_id && slot.epoch == run.record.trainer_epoch &&
+        !slot.version.has_value()) {
+      return slot_id;
+    }
+  }
+  return std::nullopt;
+}
+
+uint64_t StoreState::OldestNeeded(const Run& run, uint64_t beginning) {
+  const uint64_t span = uint64_t{run.record.max_age} + 1;
+  return beginning > span ? beginning - span : 0;
+}
+
+void StoreState::RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full) {
+  const uint64_t oldest_needed = OldestNeeded(run, beginning);
+  for (auto& [number, version] : run.versions) {
+    if (number >= oldest_needed) break;
+    if (version.state != VersionState::kCommitted) continue;
+    const bool of_ring = slots_.at(version.slot_id).epoch == run.record.trainer_epoch;
+    if (of_ring && !ring_is_full)
+      continue;  // its memory is not wanted yet: late readers are served
+    if (IsLeased(version.slot_id)) {
+      version.state = VersionState::kRetired;
+      continue;
+    }
+    version.state = VersionState::kFree;
+    ReleaseSlot(run, version);
+    if (of_ring) ring_is_full = false;
+  }
+}
+
+StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& run_id,
+                                                            uint64_t epoch, uint64_t version,
+                                                            int64_t now_ms) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  TITAN_RETURN_IF_ERROR(CheckEpoch(run_id, *run, epoch));
+  if (version > run->num_records) {
+    return InvalidArgument("version: " + std::to_string(version) + " would skip version " +
+                           std::to_string(run->num_records) + " of run " + run_id);
+  }
+  BeginOutcome outcome;
+  if (run->in_progress.has_value()) {
+    if (*run->in_progress != version) {
+      return FailedPrecondition(Named(run_id, *run->in_progress) +
+                                " is in progress; commit it before version " +
+                                std::to_string(version));
+    }
+    Version& entry = run->versions.at(version);
+    if (entry.verifying) return FailedPrecondition(Named(run_id, version) + " is being verified");
+    if (entry.state == VersionState::kSealed) {
+      entry.state = VersionState::kOpen;
+      RaiseGrant(entry.slot_id, version, {});
+    }
+    outcome.grant = slots_.at(entry.slot_id).grant;
+    return outcome;
+  }
+  const auto known = run->versions.find(version);
+  if (known != run->versions.end() && known->second.record.has_value() &&
+      known->second.state != VersionState::kLost) {
+    outcome.kind = BeginOutcome::Kind::kRecorded;
+    outcome.digest = known->second.record->digest;
+    return outcome;
+  }
+  // Else the ring could fill with versions that are newer than the one that needs a slot.
+  if (version < run->newest_opened) {
+    return InvalidArgument("version: " + std::to_string(version) + " after version " +
+                           std::to_string(run->newest_opened) + "; an epoch opens them in order");
+  }
+  RetireUnneeded(*run, version, !FindFreeSlot(run_id, *run).has_value());
+  const std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
+  if (!free.has_value()) {
+    outcome.kind = BeginOutcome::Kind::kBlocked;
+    outcome.blockers = DescribeBlockers(run_id, *run, now_ms);
+    return outcome;
+  }
+  Version& entry = run->versions[version];
+  entry.state = VersionState::kOpen;
+  entry.slot_id = *free;
+  slots_.at(*free).version = version;
+  RaiseGrant(*free, version, {});
+  run->in_progress = version;
+  run->newest_opened = version;
+  outcome.grant = slots_.at(*free).grant;
+  return outcome;
+}
+
+std::string StoreState::DescribeBlockers(const std::string& run_id, const Run& run,
+                                         int64_t now_ms) const {
+  std::string text = "the ring of run " + run_id + " is full";
+  for (const auto& [lease_id, lease] : leases_) {
+    const auto slot = slots_.find(lease.slot_id);
+    if (lease.run_id != run_id || slot == slots_.end() ||
+        slot->second.epoch != run.record.trainer_epoch ||
+        run.versions.at(lease.version).state != VersionState::kRetired) {
+      continue;
+    }
+    text += "; version " + std::to_string(lease.version) + " is held by lease " +
+            std::to_string(lease_id) + " of " + lease.holder + " for " +
+            std::to_string(now_ms - lease.since_ms) + " ms";
+  }
+  return text;
+}
+
+StatusOr<StoreState::WriterSlot> StoreState::FindWriterSlot(uint64_t epoch, uint64_t grant) const {
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.grant != grant || slot.epoch == 0 || slot.epoch != epoch) continue;
+    const Run& run = runs_.at(slot.run_id);
+    if (run.record.trainer_epoch == epoch && run.in_progress.has_value() &&
+        slot.version == run.in_progress &&
+        run.versions.at(*run.in_progress).state == VersionState::kOpen) {
+      return WriterSlot{slot.run_id, slot_id, slot.writer_mapped};
+    }
+  }
+  return Aborted("grant " + std::to_string(grant) + " of epoch " + std::to_string(epoch) +
+                 " opens no slot: it is stale");
+}
+
+Status StoreState::WriterHasMapped(uint64_t slot_id, uint64_t grant) {
+  const auto found = slots_.find(slot_id);
+  if (found == slots_.end() || found->second.grant != grant) {
+    return Aborted("grant " + std::to_string(grant) + " opens no slot: it is stale");
+  }
+  found->second.writer_mapped = true;
+  return OkStatus();
+}
+
+StatusOr<std::optional<uint64_t>> StoreState::StartVerify(const std::string& run_id, uint64_t epoch,
+                                                          uint64_t version, uint64_t grant,
+                                                          const Hash128& writers) {
+  TITAN_ASSIGN_OR_RETURN(Version * entry, FindInProgress(run_id, epoch, version));
+  const Slot& slot = slots_.at(entry->slot_id);
+  if (slot.grant != grant) {
+    return Aborted("grant " + std::to_string(grant) + " is stale for " + Named(run_id, version));
+  }
+  if (entry->verifying) return FailedPrecondition(Named(run_id, version) + " is being verified");
+  if (entry->state == VersionState::kSealed) {
+    if (entry->digest != writers) {
+      return FailedPrecondition(Named(run_id, version) + " is sealed with digest " +
+                                ToHex(entry->digest));
+    }
+    return std::optional<uint64_t>();
+  }
+  if (!slot.writer_mapped) {
+    return FailedPrecondition(Named(run_id, version) + ": its slot was never mapped for writing");
+  }
+  entry->verifying = true;
+  return std::optional<uint64_t>(entry->slot_id);
+}
+
+Status StoreState::FinishVerify(const std::string& run_id, uint64_t epoch, uint64_t version,
+                                uint64_t grant, const Hash128& writers, const Hash128& read) {
+  TITAN_ASSIGN_OR_RETURN(Version * entry, FindInProgress(run_id, epoch, version));
+  if (slots_.at(entry->slot_id).grant != grant || !entry->verifying) {
+    return Aborted(Named(run_id, version) + " was begun again while it was verified");
+  }
+  entry->verifying = false;
+  if (writers != read) {
+    AbortInProgress(runs_.at(run_id));
+    return DataLoss(Named(run_id, version) + ": the writer's digest is " + ToHex(writers) +
+                    ", the slot holds " + ToHex(read));
+  }
+  entry->state = VersionState::kSealed;
+  entry->digest = read;
+  effects_.headers.push_back({entry->slot_id, version, grant, read});
+  return OkStatus();
+}
+
+StatusOr<StoreState::CommitPlan> StoreState::PlanCommit(const std::string& run_id, uint64_t epoch,
+                                                        uint64_t version,
+                                                        const Hash128& digest) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  TITAN_RETURN_IF_ERROR(CheckEpoch(run_id, *run, epoch));
+  const auto found = run->versions.find(version);
+  if (found == run->versions.end()) return NotFound(Named(run_id, version) + " was never begun");
+  const Version& entry = found->second;
+  if (entry.record.has_value() && entry.record->digest != digest) {
+    return Divergence(run_id, version, entry.record->digest, digest);
+  }
+  if (entry.record.has_value() && run->in_progress != version &&
+      entry.state != VersionState::kLost) {
+    return CommitPlan{true, entry.record};
+  }
+  if (entry.state != VersionState::kSealed) {
+    return FailedPrecondition(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
+                              ", only a SEALED version can be committed");
+  }
+  if (entry.digest != digest) {
+    return InvalidArgument("weights_digest: " + ToHex(digest) + ", but " + Named(run_id, version) +
+                           " is sealed with " + ToHex(entry.digest));
+  }
+  return CommitPlan{false, entry.record};
+}
+
+void StoreState::ApplyCommit(const std::string& run_id, uint64_t epoch, uint64_t version,
+                             const VersionRecord& record) {
+  Run& run = runs_.at(run_id);
+  Version& entry = run.versions.at(version);
+  // The record stands, whatever happened to the writer while it was written.
+  if (!entry.record.has_value()) {
+    TITAN_CHECK(version == run.num_records);
+    ++run.num_records;
+    entry.record = record;
+  }
+  if (entry.state == VersionState::kSealed && entry.digest == record.digest &&
+      run.record.trainer_epoch == epoch) {
+    TITAN_CHECK(run.in_progress == version);
+    entry.state = VersionState::kCommitted;
+    run.in_progress.reset();
+  } else if (entry.state == VersionState::kAborted) {
+    entry.state = VersionState::kLost;
+  }
+}
+
+// ---------------------------------------------------------------------------------------- readers
+
+StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& holder,
+                                                          const std::string& run_id,
+                                                          uint64_t version, bool evaluation,
+                                                          int64_t now_ms) {
+  if (holder.empty() || holder.size() > 256) {
+    return InvalidArgument("holder: must have 1 to 256 bytes");
+  }
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  uint64_t slot_id;
+  Hash128 digest;
+  if (evaluation) {
+    if (run->evaluation.state != EvaluationState::kPinned || run->evaluation.version != version) {
+      return FailedPrecondition(Named(run_id, version) + " is not in the evaluation slot");
+    }
+    slot_id = *run->evaluation.slot_id;
+    digest = run->evaluation.digest;
+  } else {
+    const auto found = run->versions.find(version);
+    if (found == run->versions.end()) {
+      return NotFound(Named(run_id, version) + " does not exist");
+    }
+    const Version& entry = found->second;
+    if (entry.state == VersionState::kLost) {
+      return Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more");
+    }
+    if (entry.state != VersionState::kCommitted) {
+      return FailedPrecondition(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
+                                ", only a COMMITTED version can be read");
+    }
+    slot_id = entry.slot_id;
+    digest = entry.digest;
+  }
+  LeaseGrant lease;
+  lease.lease_id = NextNumber();
+  lease.grant = slots_.at(slot_id).grant;
+  lease.digest = digest;
+  lease.manifest = run->record.manifest;
+  leases_[lease.lease_id] = {holder, run_id, version, slot_id, lease.grant, false, now_ms};
+  return lease;
+}
+
+StatusOr<uint64_t> StoreState::MapLease(uint64_t lease_id, uint64_t grant, int64_t now_ms) {
+  const auto found = leases_.find(lease_id);
+  if (found == leases_.end()) {
+    return Aborted("lease " + std::to_string(lease_id) + " does not exist or has ended");
+  }
+  LeaseState& lease = found->second;
+  if (lease.grant != grant) {
+    return Aborted("lease " + std::to_string(lease_id) + ": grant " + std::to_string(grant) +
+                   " is stale");
+  }
+  if (lease.mapped) return FailedPrecondition("lease " + std::to_string(lease_id) + " is mapped");
+  lease.mapped = true;
+  lease.since_ms = now_ms;
+  return lease.slot_id;
+}
+
+bool StoreState::ReleaseLease(uint64_t lease_id) {
+  const auto found = leases_.find(lease_id);
+  if (found == leases_.end()) return false;
+  const LeaseState lease = found->second;
+  leases_.erase(found);
+  Run& run = runs_.at(lease.run_id);
+  const auto entry = run.versions.find(lease.version);
+  if (entry != run.versions.end() && entry->second.state == VersionState::kRetired &&
+      entry->second.slot_id == lease.slot_id && !IsLeased(lease.slot_id)) {
+    entry->second.state = VersionState::kFree;
+    ReleaseSlot(run, entry->second);
+  }
+  return true;
+}
+
+void StoreState::ExpireLeases(int64_t now_ms) {
+  std::vector<uint64_t> expired;
+  for (const auto& [lease_id, lease] : leases_) {
+    if (!lease.mapped && now_ms - lease.since_ms >= lease_ttl_ms_) expired.push_back(lease_id);
+  }
+  for (const uint64_t lease_id : expired) ReleaseLease(lease_id);
+}
+
+Status StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  const auto found = run->versions.find(version);
+  if (found == run->versions.end() || (found->second.state != VersionState::kCommitted &&
+                                       found->second.state != VersionState::kRetired)) {
+    return FailedPrecondition(Named(run_id, version) + " has no readers");
+  }
+  Version& entry = found->second;
+  EndLeasesOf(entry.slot_id);
+  RaiseGrant(entry.slot_id, version, entry.digest);
+  if (entry.state == VersionState::kRetired) {
+    entry.state = VersionState::kFree;
+    ReleaseSlot(*run, entry);
+  }
+  return OkStatus();
+}
+
+// ------------------------------------------------------------------------------------- evaluation
+
+StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, uint64_t version,
+                                                     int64_t now_ms) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (!evaluation.slot_id.has_value()) {
+    return FailedPrecondition("run " + run_id + " has no evaluation slot");
+  }
+  switch (evaluation.state) {
+    case EvaluationState::kPinned:
+      if (evaluation.version == version) return PinOutcome{evaluation.digest, std::nullopt};
+      return ResourceExhausted("the evaluation slot of run " + run_id + " holds version " +
+                               std::to_string(evaluation.version) + "; unpin it first");
+    case EvaluationState::kCopying:
+      return ResourceExhausted("the evaluation slot of run " + run_id +
+                               " is being filled with version " +
+                               std::to_string(evaluation.version));
+    case EvaluationState::kEmpty:
+    case EvaluationState::kUnpinned:
+      break;
+  }
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.slot_id == *evaluation.slot_id) {
+      return ResourceExhausted("the evaluation slot of run " + run_id + " is held by lease " +
+                               std::to_string(lease_id) + " of " + lease.holder);
+    }
+  }
+  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
+                         AcquireLease("evaluation copy", run_id, version, false, now_ms));
+  LeaseState& copying = leases_.at(source.lease_id);
+  copying.mapped = true;  // no ttl: FinishPin ends it
+  evaluation.state = EvaluationState::kCopying;
+  evaluation.version = version;
+  evaluation.digest = source.digest;
+  RaiseGrant(*evaluation.slot_id, version, {});
+  PinPlan plan;
+  plan.from_slot = copying.slot_id;
+  plan.to_slot = *evaluation.slot_id;
+  plan.copy_lease = source.lease_id;
+  plan.grant = slots_.at(*evaluation.slot_id).grant;
+  plan.digest = source.digest;
+  return PinOutcome{source.digest, plan};
+}
+
+Status StoreState::FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan,
+                             bool good) {
+  ReleaseLease(plan.copy_lease);
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (evaluation.slot_id != plan.to_slot || evaluation.state != EvaluationState::kCopying ||
+      slots_.at(plan.to_slot).grant != plan.grant) {
+    return Aborted("run " + run_id + " ended while version " + std::to_string(version) +
+                   " was copied for evaluation");
+  }
+  if (!good) {
+    evaluation.state = EvaluationState::kEmpty;
+    return DataLoss(Named(run_id, version) +
+                    ": its copy for evaluation has another digest than was committed");
+  }
+  evaluation.state = EvaluationState::kPinned;
+  effects_.headers.push_back({plan.to_slot, version, plan.grant, plan.digest});
+  return OkStatus();
+}
+
+Status StoreState::Unpin(const std::string& run_id, uint64_t version) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (evaluation.state == EvaluationState::kPinned && evaluation.version == version) {
+    evaluation.state = EvaluationState::kUnpinned;
+  }
+  return OkStatus();  // a repeated request finds it done
+}
+
+// -------------------------------------------------------------------------------------- operators
+
+StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  std::vector<VersionInfo> list;
+  for (const auto& [number, version] : run->versions) {
+    VersionInfo info;
+    info.version = number;
+    info.state = version.state;
+    info.record = version.record;
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.run_id == run_id && lease.version == number) info.holders.push_back(lease.holder);
+    }
+    list.push_back(std::move(info));
+  }
+  return list;
+}
+
+StatusOr<std::optional<RunRecord>> StoreState::PlanEndRun(const std::string& run_id,
+                                                          uint64_t epoch) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  if (epoch > run->record.trainer_epoch) {
+    return InvalidArgument("epoch: " + std::to_string(epoch) + " was never issued for run " +
+                           run_id);
+  }
+  if (epoch != 0 && epoch < run->record.trainer_epoch) {
+    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
+                   " is superseded by epoch " + std::to_string(run->record.trainer_epoch));
+  }
+  if (run->record.ended) return std::optional<RunRecord>();
+  RunRecord record = run->record;
+  record.ended = true;
+  return std::optional<RunRecord>(std::move(record));
+}
+
+void StoreState::ApplyEndRun(const std::string& run_id) {
+  Run& run = runs_.at(run_id);
+  run.writer_alive = false;
+  AbortInProgress(run);
+  run.record.ended = true;
+  for (auto& [number, version] : run.versions) {
+    if (version.state == VersionState::kCommitted || version.state == VersionState::kRetired) {
+      version.state = VersionState::kFree;
+      ReleaseSlot(run, version);
+    }
+  }
+  run.evaluation = {};
+  std::vector<uint64_t> rest;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id == run_id) rest.push_back(slot_id);
+  }
+  for (const uint64_t slot_id : rest) DropSlot(slot_id);
+}
+
+}  // namespace titan::weightstore

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a weight store decides: versions, slots, leases, epochs. No I/O, no clock, no threads: the
+// caller passes the time, carries out the Effects and writes records, so that a test can drive
+// every interleaving.
+//
+//              Begin            PutDone verified      Commit recorded
+//   (none) ---------> OPEN ---------------> SEALED ----------------> COMMITTED --> RETIRED --> FREE
+//              ^        |  writer gone, fenced, wrong bytes |             |  restart: no memory
+//              |        +--------> ABORTED <----------------+             v
+//              +---------------------------------------------------------LOST
+//
+// Invariants: at most one version of a run is OPEN or SEALED. A slot under a lease keeps its grant
+// number until the lease ends. The grant number of a slot is raised before its bytes may change. A
+// slot is written only by the writer that holds the current epoch. Records of a run are consecutive
+// from 0 and a version's digest never changes. A COMMITTED version n stays while version n + S + 1
+// is not begun.
+#ifndef TITAN_WEIGHTSTORE_STORE_STATE_H_
+#define TITAN_WEIGHTSTORE_STORE_STATE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "core/base/status.h"
+#include "weightstore/client/manifest.h"
+#include "weightstore/client/slot_header.h"
+
+namespace titan::weightstore {
+
+enum class VersionState : uint8_t {  // numbers of the protocol
+  kOpen = 1,
+  kSealed = 2,
+  kCommitted = 3,
+  kRetired = 4,
+  kFree = 5,
+  kAborted = 6,
+  kLost = 7,
+};
+std::string_view NameOf(VersionState state);
+
+// What a commit writes down.
+struct VersionRecord {
+  Hash128 digest;
+  std::string plan_digest;
+  uint64_t train_step = 0;
+  int64_t committed_unix_ms = 0;
+
+  friend bool operator==(const VersionRecord&, const VersionRecord&) = default;
+};
+
+struct RunRecord {
+  uint64_t trainer_epoch = 0;
+  uint32_t max_age = 0;
+  bool ended = false;
+  std::shared_ptr<const Manifest> manifest;
+};
+
+struct VersionInfo {
+  uint64_t version = 0;
+  VersionState state = VersionState::kOpen;
+  std::optional<VersionRecord> record;
+  std::vector<std::string> holders;  // workers that hold leases, in order of lease id
+};
+
+// What the caller does to memory, before it answers the request that caused it: first the headers,
+// in order, then the drops.
+struct Effects {
+  std::vector<SlotHeaderFields> headers;
+  std::vector<uint64_t> dropped_slots;
+  bool slots_freed = false;  // who waits for the ring may look again
+};
+
+// Slots per run: S + 3 in the ring (S + 1 that generators may need, one that is written, one that a
+// slow reader may still hold) and one for evaluation.
+inline constexpr uint32_t kSparesOfRing = 3;
+
+// Not thread-safe.
+class StoreState {
+ public:
+  // first_number: where grant numbers, lease ids and slot ids start; must differ between lives of a
+  // daemon, so that a stale number of an earlier life is refused. Leases that are not mapped end
+  // after lease_ttl_ms.
+  StoreState(uint64_t first_number, int64_t lease_ttl_ms);
+
+  // --- from the index, before anything else. Versions come back as LOST. DataLoss: records of a
+  // run are not consecutive from 0, or a version of no run.
+  void RestoreRun(const std::string& run_id, RunRecord record);
+  Status RestoreVersion(const std::string& run_id, uint64_t version, VersionRecord record);
+  void RestoreOrchestratorEpoch(uint64_t epoch) { orchestrator_epoch_ = epoch; }
+
+  // --- trainers. PlanRegistration changes nothing; the caller checks the memory and writes the
+  // run's record, then calls ApplyRegistration, makes the slots and installs them.
+  struct RegistrationPlan {
+    RunRecord record;              // to be written; its epoch is the new one
+    uint32_t ring_slots = 0;       // to be made
+    bool evaluation_slot = false;  // to be made too
+    uint64_t slot_bytes = 0;
+    uint64_t num_dropped = 0;  // slots of the run that Apply gives back
+  };
+  StatusOr<RegistrationPlan> PlanRegistration(const std::string& run_id, const Manifest& manifest,
+                                              uint32_t max_age) const;
+  void ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan);
+  // Ids of the slots that InstallSlots takes into use.
+  uint64_t NewSlotId() { return NextNumber(); }
+  // Aborted: the epoch was superseded while they were made; they are dropped.
+  Status InstallSlots(const std::string& run_id, uint64_t epoch, const std::vector<uint64_t>& ring,
+                      std::optional<uint64_t> evaluation);
+
+  // --- versions
+  struct BeginOutcome {
+    enum class Kind { kOpened, kRecorded, kBlocked } kind = Kind::kOpened;
+    uint64_t grant = 0;    // kOpened
+    Hash128 digest;        // kRecorded
+    std::string blockers;  // kBlocked: names the leases
+  };
+  StatusOr<BeginOutcome> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
+                                      int64_t now_ms);
+  struct WriterSlot {
+    std::string run_id;
+    uint64_t slot_id = 0;
+    bool mapped_before = false;
+  };
+  // Whom a writer's grant lets write what. Aborted: stale.
+  StatusOr<WriterSlot> FindWriterSlot(uint64_t epoch, uint64_t grant) const;
+  Status WriterHasMapped(uint64_t slot_id, uint64_t grant);
+  // The slot that the daemon must hash now; nullopt: it has been verified with this digest before.
+  StatusOr<std::optional<uint64_t>> StartVerify(const std::string& run_id, uint64_t epoch,
+                                                uint64_t version, uint64_t grant,
+                                                const Hash128& writers);
+  // SEALED when both digests agree; else ABORTED and DataLoss. Aborted: fenced meanwhile.
+  Status FinishVerify(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
+                      const Hash128& writers, const Hash128& read);
+  struct CommitPlan {
+    bool done = false;                      // nothing is left to do
+    std::optional<VersionRecord> recorded;  // set: keep it (a LOST version comes back to life)
+  };
+  // What is missing: write a record unless there is one, then ApplyCommit. FailedPrecondition: not
+  // SEALED, or divergence from the record.
+  StatusOr<CommitPlan> PlanCommit(const std::string& run_id, uint64_t epoch, uint64_t version,
+                                  const Hash128& digest) const;
+  // REQUIRES: PlanCommit said so and no other call of the index came between.
+  void ApplyCommit(const std::string& run_id, uint64_t epoch, uint64_t version,
+                   const VersionRecord& record);
+  // The writer's connection closed: what it left open is aborted.
+  void AbandonWriter(const std::string& run_id, uint64_t epoch);
+
+  // --- readers
+  struct LeaseGrant {
+    uint64_t lease_id = 0;
+    uint64_t grant = 0;
+    Hash128 digest;
+    std::shared_ptr<const Manifest> manifest;
+  };
+  StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
+                                    uint64_t version, bool evaluation, int64_t now_ms);
+  // The slot to hand out. Aborted: no such lease (any more), or another grant number.
+  StatusOr<uint64_t> MapLease(uint64_t lease_id, uint64_t grant, int64_t now_ms);
+  // False: there is none.
+  bool ReleaseLease(uint64_t lease_id);
+  void ExpireLeases(int64_t now_ms);
+  // Takes a committed version from its present readers; new leases get a new grant number.
+  Status FenceReaders(const std::string& run_id, uint64_t version);
+
+  // --- evaluation: plan, copy, finish. nullopt: it is pinned already.
+  struct PinPlan {
+    uint64_t from_slot = 0;
+    uint64_t to_slot = 0;
+    uint64_t copy_lease = 0;  // keeps from_slot until FinishPin
+    uint64_t grant = 0;
+    Hash128 digest;
+  };
+  struct PinOutcome {
+    Hash128 digest;
+    std::optional<PinPlan> copy;
+  };
+  StatusOr<PinOutcome> PlanPin(const std::string& run_id, uint64_t version, int64_t now_ms);
+  Status FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan, bool good);
+  Status Unpin(const std::string& run_id, uint64_t version);
+
+  // --- operators
+  StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id) const;
+  // The record to be written before ApplyEndRun; nullopt: it has ended already. epoch 0: not
+  // checked.
+  StatusOr<std::optional<RunRecord>> PlanEndRun(const std::string& run_id, uint64_t epoch) const;
+  void ApplyEndRun(const std::string& run_id);
+  uint64_t orchestrator_epoch() const { return orchestrator_epoch_; }
+  // REQUIRES: the run is registered.
+  std::shared_ptr<const Manifest> ManifestOf(const std::string& run_id) const {
+    return runs_.at(run_id).record.manifest;
+  }
+
+  Effects TakeEffects();
+
+  // For metrics and tests.
+  size_t num_leases() const { return leases_.size(); }
+  size_t num_slots() const { return slots_.size(); }
+
+ private:
+  struct Slot {
+    std::string run_id;
+    uint64_t epoch = 0;  // of the writer; 0: the daemon's own (evaluation)
+    uint64_t grant = 0;
+    std::optional<uint64_t> version;
+    bool writer_mapped = false;
+  };
+  struct Version {
+    VersionState state = VersionState::kOpen;
+    std::optional<VersionRecord> record;
+    uint64_t slot_id = 0;  // valid for OPEN, SEALED, COMMITTED, RETIRED
+    bool verifying = false;
+    Hash128 digest;  // as the writer said, from SEALED on
+  };
+  enum class EvaluationState : uint8_t { kEmpty, kCopying, kPinned, kUnpinned };
+  struct Evaluation {
+    std::optional<uint64_t> slot_id;
+    EvaluationState state = EvaluationState::kEmpty;
+    uint64_t version = 0;
+    Hash128 digest;
+  };
+  struct Run {
+    RunRecord record;
+    bool writer_alive = false;  // the current epoch has slots and its writer is connected
+    std::map<uint64_t, Version> versions;
+    std::optional<uint64_t> in_progress;  // the version that is OPEN or SEALED
+    uint64_t newest_opened = 0;           // by the current epoch
+    Evaluation evaluation;
+    uint64_t num_records = 0;  // they are 0..num_records-1
+  };
+  struct LeaseState {
+    std::string holder;
+    std::string run_id;
+    uint64_t version = 0;
+    uint64_t slot_id = 0;
+    uint64_t grant = 0;
+    bool mapped = false;
+    int64_t since_ms = 0;
+  };
+
+  uint64_t NextNumber() { return next_number_++; }
+  // The run, for a caller of this epoch. Aborted, NotFound, FailedPrecondition.
+  StatusOr<Run*> FindRun(const std::string& run_id);
+  StatusOr<const Run*> FindRun(const std::string& run_id) const;
+  Status CheckEpoch(const std::string& run_id, const Run& run, uint64_t epoch) const;
+  StatusOr<Version*> FindInProgress(const std::string& run_id, uint64_t epoch, uint64_t version);
+
+  void RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest);
+  void DropSlot(uint64_t slot_id);
+  // The version gives its slot back: to the ring of the living writer, else to nobody.
+  void ReleaseSlot(Run& run, Version& version);
+  void AbortInProgress(Run& run);
+  bool IsLeased(uint64_t slot_id) const;
+  void EndLeasesOf(uint64_t slot_id);
+  // The oldest version that generators may still need while `beginning` is written.
+  static uint64_t OldestNeeded(const Run& run, uint64_t beginning);
+  void RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full);
+  std::optional<uint64_t> FindFreeSlot(const std::string& run_id, const Run& run) const;
+  std::string DescribeBlockers(const std::string& run_id, const Run& run, int64_t now_ms) const;
+
+  const int64_t lease_ttl_ms_;
+  uint64_t next_number_;
+  uint64_t orchestrator_epoch_ = 0;
+  std::map<std::string, Run> runs_;
+  std::map<uint64_t, Slot> slots_;
+  std::map<uint64_t, LeaseState> leases_;
+  Effects effects_;
+};
+
+// InvalidArgument: not 1 to 128 of [A-Za-z0-9._-].
+Status CheckRunId(const std::string& run_id);
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_STORE_STATE_H_
