@@ -148,14 +148,10 @@ struct EvaluationUnpinned {
 struct RunEnded {
   std::string run_id;
 };
-// The journal cannot be written: nothing that needs it may go on.
-struct JournalFailed {
-  Status status;
-};
 
 using Event = std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, RunStarted, VersionLoaded,
                            VersionReleased, SampleArrived, RolloutEnded, ScoreAnswered, StepTrained,
-                           EvaluationPinned, EvaluationUnpinned, RunEnded, JournalFailed>;
+                           EvaluationPinned, EvaluationUnpinned, RunEnded>;
 
 }  // namespace titan::orchestrator
 

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "orchestrator/reports.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace titan::orchestrator {
+
+void ParityTotals::Add(const ParityTotals& other) {
+  logprob_difference_max = std::max(logprob_difference_max, other.logprob_difference_max);
+  tokens_differing += other.tokens_differing;
+  tokens_compared += other.tokens_compared;
+}
 
 StepReport CanonicalOf(StepReport report) {
   report.phases = {};

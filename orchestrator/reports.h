@@ -38,6 +38,8 @@ struct ParityTotals {
   double logprob_difference_max = 0;
   uint64_t tokens_differing = 0;
   uint64_t tokens_compared = 0;
+
+  void Add(const ParityTotals& other);
 };
 
 struct PhaseTimes {

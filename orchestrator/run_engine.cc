@@ -121,12 +121,6 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
   }
 }
 
-void RunEngine::On(const JournalFailed& event, Instant now) {
-  if (run_.has_value() && run_->phase != Phase::kStopping) {
-    Fail("the journal cannot be written: " + MessageOf(event.status), now);
-  }
-}
-
 void RunEngine::Advance(Instant now) {
   if (!run_.has_value()) BeginNextJob(now);
   if (!run_.has_value()) return;

@@ -105,7 +105,6 @@ class RunEngine {
   void On(const EvaluationPinned& event, Instant now);
   void On(const EvaluationUnpinned& event, Instant now);
   void On(const RunEnded& event, Instant now);
-  void On(const JournalFailed& event, Instant now);
 
   // Everything that may be due, after an event or a tick.
   void Advance(Instant now);

@@ -191,10 +191,7 @@ void RunEngine::On(const StepTrained& event, Instant now) {
       MakeReport(*run_->schedule.FindStep(event.step), *run_->training, event.result, now);
   job.steps_done = event.step + 1;
   job.last_step = report;
-  job.parity.logprob_difference_max =
-      std::max(job.parity.logprob_difference_max, report.parity.logprob_difference_max);
-  job.parity.tokens_differing += report.parity.tokens_differing;
-  job.parity.tokens_compared += report.parity.tokens_compared;
+  job.parity.Add(report.parity);
   out_.Append(job.job_id, now, StepDone{report});
   out_.DoDurably(ReportStep{job.job_id, report});
 

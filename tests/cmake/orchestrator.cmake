@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(orchestrator_test LABEL unit
   SOURCES unit/orchestrator/advantage_test.cc unit/orchestrator/dataset_test.cc unit/orchestrator/job_spec_test.cc
-          unit/orchestrator/run_engine_test.cc
-  USES orchestrator)
+          unit/orchestrator/run_engine_test.cc unit/orchestrator/driver_test.cc
+          unit/orchestrator/worker_registry_test.cc
+  USES orchestrator core/storage)

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "orchestrator/worker_registry.h"
+
+#include <utility>
+
+namespace titan::orchestrator {
+namespace {
+
+bool HasContract(WorkerRole role) {
+  return role == WorkerRole::kGenerator || role == WorkerRole::kTrainer;
+}
+
+// The first item in which the contracts differ, for people.
+std::string DescribeDifference(const Contract& mine, const Contract& theirs) {
+  auto a = mine.items.begin();
+  auto b = theirs.items.begin();
+  while (a != mine.items.end() || b != theirs.items.end()) {
+    const bool only_a = b == theirs.items.end() || (a != mine.items.end() && a->first < b->first);
+    const bool only_b = a == mine.items.end() || (b != theirs.items.end() && b->first < a->first);
+    if (only_a || only_b) {
+      const auto& item = only_a ? *a : *b;
+      return "item " + item.first + " (" + item.second + ") stands in one contract only";
+    }
+    if (a->second != b->second) {
+      return "item " + a->first + " is " + a->second + " here and " + b->second + " there";
+    }
+    ++a;
+    ++b;
+  }
+  return "the forward digest is " + mine.forward + " here and " + theirs.forward +
+         " there, with equal items";
+}
+
+}  // namespace
+
+Status WorkerRegistry::CheckContract(const WorkerRecord& record) const {
+  if (!HasContract(record.ready.role)) return OkStatus();
+  if (record.contract.forward.empty()) {
+    return InvalidArgument("contract.forward: is required for generators and trainers");
+  }
+  for (const auto& [id, other] : workers_) {
+    if (!HasContract(other.ready.role) || id == record.ready.name.worker_id) continue;
+    if (other.contract.forward == record.contract.forward) continue;
+    return FailedPrecondition("the numerics contract of " + record.ready.name.worker_id +
+                              " differs from that of " + id + ": " +
+                              DescribeDifference(record.contract, other.contract) +
+                              "; run the same build and kernels on both");
+  }
+  return OkStatus();
+}
+
+StatusOr<WorkerRegistry::Registered> WorkerRegistry::Register(WorkerRecord record, Instant now) {
+  const WorkerReady& ready = record.ready;
+  if (ready.name.worker_id.empty()) return InvalidArgument("worker.worker_id: is required");
+  if (ready.name.incarnation.empty()) return InvalidArgument("worker.incarnation: is required");
+  if (record.address.empty()) return InvalidArgument("worker.address: is required");
+  if (ready.role == WorkerRole::kGenerator && ready.max_versions == 0) {
+    return InvalidArgument("max_versions: must be at least 1 for a generator");
+  }
+  if (ready.role == WorkerRole::kGenerator && ready.max_running_sequences == 0) {
+    return InvalidArgument("max_running_sequences: must be at least 1 for a generator");
+  }
+  if (ready.role == WorkerRole::kReward && ready.graders.empty()) {
+    return InvalidArgument("graders: a reward service names at least one");
+  }
+  TITAN_RETURN_IF_ERROR(CheckContract(record));
+  Registered result;
+  const auto known = workers_.find(ready.name.worker_id);
+  if (known != workers_.end()) {
+    if (known->second.ready.name == ready.name) {
+      known->second.last_heartbeat = now;
+      return result;
+    }
+    result.replaced = known->second.ready.name;
+  }
+  result.fresh = true;
+  record.last_heartbeat = now;
+  const std::string id = ready.name.worker_id;
+  workers_[id] = std::move(record);
+  return result;
+}
+
+Status WorkerRegistry::Heartbeat(const WorkerName& name, Instant now) {
+  const auto found = workers_.find(name.worker_id);
+  if (found == workers_.end() || found->second.ready.name != name) {
+    return NotFound("worker " + name.worker_id + " is not registered; register again");
+  }
+  found->second.last_heartbeat = now;
+  return OkStatus();
+}
+
+std::vector<WorkerName> WorkerRegistry::Expire(Instant now) {
+  std::vector<WorkerName> lost;
+  for (const auto& [id, record] : workers_) {
+    if (now - record.last_heartbeat > timeout_) lost.push_back(record.ready.name);
+  }
+  for (const WorkerName& name : lost) workers_.erase(name.worker_id);
+  return lost;
+}
+
+bool WorkerRegistry::Remove(const WorkerName& name) {
+  const auto found = workers_.find(name.worker_id);
+  if (found == workers_.end() || found->second.ready.name != name) return false;
+  workers_.erase(found);
+  return true;
+}
+
+const WorkerRecord* WorkerRegistry::Find(const std::string& worker_id) const {
+  const auto found = workers_.find(worker_id);
+  return found == workers_.end() ? nullptr : &found->second;
+}
+
+std::string WorkerRegistry::StateOf(const WorkerRecord& record, Instant now) const {
+  return now - record.last_heartbeat > timeout_ / 2 ? "suspect" : "ready";
+}
+
+}  // namespace titan::orchestrator
