@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/digest.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/hash.h"
+#include "core/base/philox.h"
+#include "core/kernels/attention.h"
+#include "core/kernels/elementary.h"
+#include "core/kernels/embedding.h"
+#include "core/kernels/head.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/norm.h"
+#include "core/kernels/optimizer.h"
+#include "core/kernels/order.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/rope.h"
+#include "core/kernels/row_sum.h"
+#include "core/kernels/sampling.h"
+#include "core/kernels/swiglu.h"
+#include "core/kernels/units.h"
+
+namespace titan::kernels {
+namespace {
+
+constexpr uint64_t kHashSeed = 0;
+
+// Canned operands: vector `id` is words 0.. of Philox with its own key, mapped to [-scale, scale).
+std::vector<float> Canned(uint32_t id, int64_t n, float scale = 1.0f) {
+  std::vector<float> out(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; i += 4) {
+    const PhiloxCounter words = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {id, 0x74697461u});
+    for (int64_t j = i; j < std::min(n, i + 4); ++j) {
+      const int32_t word = static_cast<int32_t>(words[static_cast<size_t>(j - i)]);
+      out[static_cast<size_t>(j)] = static_cast<float>(word >> 8) * 0x1p-23f * scale;
+    }
+  }
+  return out;
+}
+
+std::vector<int32_t> CannedIds(uint32_t id, int64_t n, int32_t below) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < n; ++i) {
+    const PhiloxCounter words = Philox4x32({static_cast<uint32_t>(i), 1, 0, 0}, {id, 0x74697461u});
+    out.push_back(static_cast<int32_t>(
+        (static_cast<uint64_t>(words[0]) * static_cast<uint64_t>(below)) >> 32));
+  }
+  return out;
+}
+
+class Items {
+ public:
+  void Text(std::string name, std::string value) {
+    items_.push_back({std::move(name), std::move(value)});
+  }
+  // One item over several arrays: each is hashed, then the hashes.
+  template <typename... Arrays>
+  void Hash(std::string name, const Arrays&... arrays) {
+    std::string parts;
+    ((parts += ToHex(Hash128Of(arrays.data(), arrays.size() * sizeof(arrays[0]), kHashSeed))), ...);
+    Text(std::move(name), ToHex(Hash128Of(parts.data(), parts.size(), kHashSeed)));
+  }
+  std::vector<ContractItem> Take() { return std::move(items_); }
+
+ private:
+  std::vector<ContractItem> items_;
+};
+
+// A weight with its panels, and the transposed panels of the input gradient.
+struct CannedLinear {
+  CannedLinear(Pool& pool, uint32_t id, int64_t n, int64_t k)
+      : panels(static_cast<size_t>(PanelFloats(n, k))),
+        transposed(static_cast<size_t>(PanelFloats(k, n))) {
+    const std::vector<float> rows = Canned(id, n * k, 0.1f);
+    PackPanels(pool, rows.data(), n, k, panels.data());
+    TransposePanels(pool, panels.data(), n, k, transposed.data());
+  }
+  std::vector<float> panels, transposed;
+};
+
+constexpr int64_t kLinearRows[] = {1, 5, 33};
+constexpr int64_t kLinearColumns = 72;
+constexpr std::pair<int64_t, int> kLinearDepths[] = {{577, 1}, {576, 2}, {1040, 4}, {2048, 8}};
+
+void LinearItem(Pool& pool, Items* items) {
+  std::vector<float> all;
+  for (const auto& [k, leaves] : kLinearDepths) {
+    const CannedLinear weight(pool, 10 + static_cast<uint32_t>(leaves), kLinearColumns, k);
+    const std::vector<float> bias = Canned(20, kLinearColumns);
+    for (const int64_t m : kLinearRows) {
+      const std::vector<float> x = Canned(21, m * k);
+      std::vector<float> out(static_cast<size_t>(m * kLinearColumns));
+      Linear(pool, x.data(), k, m, weight.panels.data(), kLinearColumns, k, leaves, bias.data(),
+             out.data(), kLinearColumns);
+      all.insert(all.end(), out.begin(), out.end());
+    }
+  }
+  items->Hash("canned.linear", all);
+}
+
+void LinearGradientItem(Pool& pool, Items* items) {
+  constexpr int64_t kRows = 37, kDepth = 512;
+  const CannedLinear weight(pool, 30, kDepth, kLinearColumns);
+  const std::vector<float> x = Canned(31, kRows * kLinearColumns), dy = Canned(32, kRows * kDepth);
+  std::vector<float> dx(kRows * kLinearColumns),
+      dw = Canned(33, PanelFloats(kDepth, kLinearColumns));
+  std::vector<float> db(kDepth, 0.0f);
+  Linear(pool, dy.data(), kDepth, kRows, weight.transposed.data(), kLinearColumns, kDepth,
+         LeafCount(kDepth, 0), nullptr, dx.data(), kLinearColumns);
+  LinearWeightGradient(pool, x.data(), kLinearColumns, dy.data(), kDepth, kRows, kDepth,
+                       kLinearColumns, dw.data());
+  LinearBiasGradient(pool, dy.data(), kDepth, kRows, kDepth, db.data());
+  items->Hash("canned.linear_gradient", dx, dw, db);
+}
+
+// One problem for head, norm, gate and rope, forward and backward.
+constexpr int64_t kRows = 19, kHidden = 96, kVocab = 2600;
+
+struct HeadRun {
+  HeadRun(Pool& pool)
+      : shape{kVocab, kHidden, 2, 1.25f},
+        weight(pool, 40, kVocab, kHidden),
+        x(Canned(41, kRows * kHidden, 4.0f)),
+        targets(CannedIds(42, kRows, kVocab)),
+        lp(kRows),
+        max(kRows),
+        log_sum(kRows),
+        entropy(kRows) {
+    HeadLogProb(pool, shape, x.data(), kHidden, kRows, weight.panels.data(), targets.data(),
+                lp.data(), max.data(), log_sum.data(), entropy.data());
+  }
+  HeadShape shape;
+  CannedLinear weight;
+  std::vector<float> x;
+  std::vector<int32_t> targets;
+  std::vector<float> lp, max, log_sum, entropy;
+};
+
+void HeadGradientItem(Pool& pool, Items* items) {
+  const HeadRun run(pool);
+  const std::vector<float> dlp = Canned(43, kRows);
+  const HeadUnit units[] = {{0, 7}, {7, kRows - 7}};
+  std::vector<float> dhidden(kRows * kHidden), dw(run.weight.panels.size(), 0.0f);
+  HeadLogProbBackward(pool, run.shape, run.x.data(), kHidden, kRows, run.weight.panels.data(),
+                      run.targets.data(), dlp.data(), run.max.data(), run.log_sum.data(), units,
+                      dhidden.data(), kHidden, dw.data());
+  items->Hash("canned.head_gradient", dhidden, dw);
+}
+
+// Two sequences, the longer one with keys in two segments of 512.
+struct AttentionRun {
+  AttentionRun(Pool& pool)
+      : shape{4, 2, 32, 0.17677669f},
+        q(Canned(50, kTokens * 4 * 32, 3.0f)),
+        k(Canned(51, kTokens * 2 * 32, 3.0f)),
+        v(Canned(52, kTokens * 2 * 32)),
+        out(q.size()),
+        row_max(kTokens * 4),
+        row_sum(kTokens * 4) {
+    pages.resize(static_cast<size_t>(NumPages(kLong) + NumPages(kTokens - kLong)));
+    std::iota(pages.begin(), pages.end(), 0);
+    cache.resize(pages.size() * static_cast<size_t>(PageFloats(shape)));
+    segments = {{0, kLong, 0, pages.data()},
+                {kLong, kTokens - kLong, 0, pages.data() + NumPages(kLong)}};
+    WriteKv(pool, shape, k.data(), v.data(), segments, cache.data());
+    AttentionForward(pool, shape, q.data(), segments, cache.data(), out.data(), row_max.data(),
+                     row_sum.data());
+  }
+  static constexpr int32_t kLong = 530, kTokens = 570;
+  AttentionShape shape;
+  std::vector<float> q, k, v, out, row_max, row_sum;
+  std::vector<int32_t> pages;
+  std::vector<float> cache;
+  std::vector<Segment> segments;
+};
+
+void AttentionGradientItem(Pool& pool, Items* items) {
+  const AttentionRun run(pool);
+  const std::vector<float> dout = Canned(53, static_cast<int64_t>(run.out.size()));
+  std::vector<float> dq(run.q.size()), dk(run.k.size()), dv(run.v.size());
+  AttentionBackward(pool, run.shape, run.q.data(), run.segments, run.cache.data(), run.out.data(),
+                    dout.data(), run.row_max.data(), run.row_sum.data(), dq.data(), dk.data(),
+                    dv.data());
+  items->Hash("canned.attention_gradient", dq, dk, dv);
+}
+
+RopeTable CannedRope(RopeScaling::Kind kind) {
+  RopeScaling scaling;
+  scaling.kind = kind;
+  scaling.factor = kind == RopeScaling::Kind::kNone ? 1.0 : 8.0;
+  scaling.original_max_positions = 64.0;
+  StatusOr<RopeTable> table = RopeTable::Create(32, 10000.0, scaling, 300);
+  TITAN_CHECK(table.ok());
+  return *std::move(table);
+}
+
+void RopeItem(Pool& pool, Items* items) {
+  std::vector<float> all;
+  for (const auto kind :
+       {RopeScaling::Kind::kNone, RopeScaling::Kind::kLinear, RopeScaling::Kind::kLlama3}) {
+    const RopeTable table = CannedRope(kind);
+    std::vector<float> x = Canned(60, kRows * 96);
+    const std::vector<int32_t> positions = CannedIds(61, kRows, 300);
+    ApplyRope(pool, table, x.data(), 96, kRows, 3, positions.data());
+    all.insert(all.end(), x.begin(), x.end());
+    all.insert(all.end(), table.inv_freq().begin(), table.inv_freq().end());
+  }
+  items->Hash("canned.rope", all);
+}
+
+void SamplingItem(Items* items) {
+  std::vector<int32_t> tokens;
+  std::vector<float> log_probs;
+  for (uint32_t i = 0; i < 24; ++i) {
+    const std::vector<float> logits = Canned(70 + i, kVocab, 6.0f);
+    const SampleRequest request{i % 6 == 5 ? 0.0 : 0.5 + 0.25 * i, 7, i, i};
+    const StatusOr<SampledToken> sampled = SampleToken(logits.data(), kVocab, request);
+    TITAN_CHECK(sampled.ok());
+    tokens.push_back(sampled->token);
+    log_probs.push_back(sampled->logprob);
+  }
+  items->Hash("canned.sampling", tokens, log_probs);
+}
+
+void BlockGradientItem(Pool& pool, Items* items) {
+  const std::vector<float> x = Canned(80, kRows * kHidden), gain = Canned(81, kHidden);
+  const std::vector<float> dy = Canned(82, kRows * kHidden), up = Canned(83, kRows * kHidden);
+  const RowRange units[] = {{0, 8}, {8, kRows}};
+  std::vector<float> normed(x.size()), inv_rms(kRows), dx(x.size()), dgain(kHidden, 0.0f);
+  RmsNorm(pool, x.data(), kRows, kHidden, gain.data(), 1e-5f, normed.data(), inv_rms.data());
+  RmsNormBackward(pool, x.data(), kRows, kHidden, gain.data(), inv_rms.data(), dy.data(), dx.data(),
+                  units, dgain.data());
+  std::vector<float> dgate(x.size()), dup(x.size()), rotated = dy;
+  SwiGluBackward(pool, static_cast<int64_t>(x.size()), x.data(), up.data(), dy.data(), dgate.data(),
+                 dup.data());
+  const std::vector<int32_t> positions = CannedIds(61, kRows, 300),
+                             tokens = CannedIds(84, kRows, 6);
+  ApplyRopeBackward(pool, CannedRope(RopeScaling::Kind::kNone), rotated.data(), kHidden, kRows, 3,
+                    positions.data());
+  std::vector<float> embedding(static_cast<size_t>(PanelFloats(6, kHidden)), 0.0f);
+  EmbeddingGradient(pool, TableLayout::kPanels32, dy.data(), 6, kHidden, tokens.data(), units,
+                    embedding.data());
+  items->Hash("canned.block_gradient", dx, dgain, dgate, dup, rotated, embedding);
+}
+
+void OptimizerItem(Pool& pool, Items* items) {
+  constexpr int64_t kN = 70, kK = 40;
+  const std::vector<float> g = Canned(90, PanelFloats(kN, kK), 0.01f);
+  std::vector<float> p = Canned(91, PanelFloats(kN, kK)), m(p.size(), 0.0f), v(p.size(), 0.0f);
+  AdamWConfig config;
+  config.lr = 1e-3;
+  config.weight_decay = 0.01;
+  AdamWPowers powers;
+  std::vector<double> norms;
+  for (int step = 0; step < 3; ++step) {
+    const GradientTensor tensors[] = {{g.data(), TableLayout::kPanels32, kN, kK},
+                                      {g.data(), TableLayout::kRows, 1, 1100}};
+    norms.push_back(GradientNorm(pool, tensors));
+    const StatusOr<float> scale = ClipScale(norms.back(), 0.1);
+    const StatusOr<AdamWScalars> scalars = NextAdamWStep(config, &powers);
+    TITAN_CHECK(scale.ok() && scalars.ok());
+    TITAN_CHECK(AdamWStep(pool, static_cast<int64_t>(p.size()), *scalars, *scale, g.data(),
+                          p.data(), m.data(), v.data()));
+  }
+  items->Hash("canned.optimizer", norms, p, m, v);
+}
+
+void UnitsItem(Items* items) {
+  const int64_t lengths[] = {300, 700, 30, 1024, 2049, 5, 1023, 1, 4000};
+  std::vector<int64_t> ends;
+  for (const Unit& unit : ScanUnits(lengths)) ends.push_back(unit.first_row + unit.num_rows);
+  std::vector<int32_t> shards;
+  for (int group = 0; group < 13; ++group) shards.push_back(ShardOfGroup(group, 13, 8));
+  for (int index = 0; index < 8; ++index) shards.push_back(MergesAfterShard(index));
+  items->Hash("units.scan", ends, shards);
+}
+
+std::string OrderConstants() {
+  std::string text;
+  const std::pair<std::string_view, int64_t> constants[] = {
+      {"max_leaves", kMaxLeaves},      {"min_leaf", kMinLeafLength},
+      {"row_sum_chunk", kRowSumChunk}, {"row_sum_lanes", kRowSumLanes},
+      {"key_block", kKeyBlock},        {"key_segment", kKeySegment},
+      {"unit_tokens", kUnitTokens},
+  };
+  for (const auto& [name, value] : constants) {
+    if (!text.empty()) text += ' ';
+    text += std::string(name) + ' ' + std::to_string(value);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  items.Text("order.class", "F");
+  items.Text("order.constants", OrderConstants());
+  items.Text("layout", "panels32");
+  const float exp_constants[] = {elementary::kExpOverflow, elementary::kExpUnderflow,
+                                 elementary::kLog2E, elementary::kLn2Hi, elementary::kLn2Lo};
+  items.Hash("elementary.exp", std::span<const float>(exp_constants),
+             std::span<const float>(elementary::kExpPoly));
+  items.Hash("elementary.log", std::span<const float>(elementary::kLogPoly));
+  const std::vector<float> wide = Canned(1, 3000, 90.0f);
+  std::vector<float> exps(wide.size()), logs(wide.size());
+  ExpOf(wide.data(), static_cast<int64_t>(wide.size()), exps.data());
+  LogOf(exps.data(), static_cast<int64_t>(wide.size()), logs.data());
+  items.Hash("canned.elementary", exps, logs);
+  const std::vector<float> sums = {RowSum(wide.data(), 3000), RowSum(wide.data(), 77),
+                                   RowSumProduct(wide.data(), exps.data(), 2000)};
+  items.Hash("canned.row_sum", sums);
+  LinearItem(pool, &items);
+  const std::vector<float> x = Canned(2, kRows * kHidden), gain = Canned(3, kHidden);
+  std::vector<float> normed(x.size()), inv_rms(kRows), gated(x.size());
+  RmsNorm(pool, x.data(), kRows, kHidden, gain.data(), 1e-5f, normed.data(), inv_rms.data());
+  items.Hash("canned.norm", normed, inv_rms);
+  SwiGlu(pool, static_cast<int64_t>(x.size()), x.data(), normed.data(), gated.data());
+  items.Hash("canned.swiglu", gated);
+  RopeItem(pool, &items);
+  const AttentionRun attention(pool);
+  items.Hash("canned.attention", attention.out, attention.row_max, attention.row_sum);
+  const HeadRun head(pool);
+  items.Hash("canned.head", head.lp, head.max, head.log_sum);
+  SamplingItem(&items);
+  return items.Take();
+}
+
+std::vector<ContractItem> TrainingKernelItems(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  UnitsItem(&items);
+  LinearGradientItem(pool, &items);
+  AttentionGradientItem(pool, &items);
+  BlockGradientItem(pool, &items);
+  HeadGradientItem(pool, &items);
+  OptimizerItem(pool, &items);
+  return items.Take();
+}
+
+std::string DigestOf(std::span<const ContractItem> items) {
+  std::string text;
+  for (const ContractItem& item : items) text += item.name + '=' + item.value + '\n';
+  return ToHex(Hash128Of(text.data(), text.size(), kHashSeed));
+}
+
+std::string FirstDifference(std::span<const ContractItem> here,
+                            std::span<const ContractItem> there) {
+  for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
+    if (i >= there.size())
+      return "item " + here[i].name + ": " + here[i].value + " here, absent there";
+    if (i >= here.size())
+      return "item " + there[i].name + ": absent here, " + there[i].value + " there";
+    if (here[i].name != there[i].name) {
+      return "item " + here[i].name + " here stands where " + there[i].name + " stands there";
+    }
+    if (here[i].value != there[i].value) {
+      return "item " + here[i].name + ": " + here[i].value + " here, " + there[i].value + " there";
+    }
+  }
+  return "";
+}
+
+}  // namespace titan::kernels

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels' contract items are the same for both instruction sets and any number of threads,
+// equal the values in this file (so that machines compare through the repository), and a difference
+// is named.
+#include "core/kernels/digest.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/kernels/isa.h"
+
+namespace titan::kernels {
+namespace {
+
+// A change of either is a change of the contract: weights and journals made before do not replay.
+constexpr char kForwardDigest[] = "cf95bc7c8b3ceee8f27e7b0b05741662";
+constexpr char kTrainingDigest[] = "8002c033af56676d1f4542c765f2cc4d";
+
+std::string Text(const std::vector<ContractItem>& items) {
+  std::string text;
+  for (const ContractItem& item : items) text += item.name + "=" + item.value + "\n";
+  return text;
+}
+
+TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
+  std::vector<std::string> isas = {"avx2"};
+  if (*DetectIsa() == Isa::kAvx512) isas.push_back("avx512");
+  for (const std::string& isa : isas) {
+    ASSERT_TRUE(SetIsa(isa).ok());
+    for (const int threads : {1, 3}) {
+      Pool pool(threads);
+      const std::vector<ContractItem> forward = ForwardKernelItems(pool);
+      const std::vector<ContractItem> training = TrainingKernelItems(pool);
+      EXPECT_EQ(DigestOf(forward), kForwardDigest) << isa << " " << threads << "\n"
+                                                   << Text(forward);
+      EXPECT_EQ(DigestOf(training), kTrainingDigest) << isa << " " << threads << "\n"
+                                                     << Text(training);
+    }
+  }
+  ASSERT_TRUE(SetIsa("auto").ok());
+}
+
+TEST(DigestTest, ItemsHaveDistinctNamesAndValues) {
+  Pool pool(2);
+  std::vector<ContractItem> items = ForwardKernelItems(pool);
+  for (const ContractItem& item : TrainingKernelItems(pool)) items.push_back(item);
+  std::set<std::string> names, values;
+  for (const ContractItem& item : items) {
+    names.insert(item.name);
+    values.insert(item.value);
+  }
+  EXPECT_EQ(names.size(), items.size());
+  EXPECT_EQ(values.size(), items.size());
+}
+
+TEST(DigestTest, ADifferenceIsNamedAndChangesTheDigest) {
+  const std::vector<ContractItem> here = {{"a", "1"}, {"b", "2"}};
+  std::vector<ContractItem> there = here;
+  EXPECT_EQ(FirstDifference(here, there), "");
+  there[1].value = "3";
+  EXPECT_EQ(FirstDifference(here, there), "item b: 2 here, 3 there");
+  EXPECT_NE(DigestOf(here), DigestOf(there));
+  there = {{"a", "1"}};
+  EXPECT_EQ(FirstDifference(here, there), "item b: 2 here, absent there");
+  EXPECT_EQ(FirstDifference(there, here), "item b: absent here, 2 there");
+  there = {{"a", "1"}, {"c", "2"}};
+  EXPECT_EQ(FirstDifference(here, there), "item b here stands where c stands there");
+}
+
+}  // namespace
+}  // namespace titan::kernels
