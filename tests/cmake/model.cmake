@@ -17,3 +17,10 @@ titan_test(model_golden_test LABEL golden TIMEOUT 900
   USES core/base core/formats core/kernels core/model
   LIBS nlohmann_json::nlohmann_json)
 set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/tiny.json model/smollm2_135m.json)
+
+titan_test(model_perturbed_test LABEL unit
+  SOURCES unit/core/model/perturbed_parity_test.cc support/small_model.cc
+  USES core/base core/formats core/kernels core/model
+  LIBS nlohmann_json::nlohmann_json)
+# Its objects come before the library of the product, whose members are then not taken.
+target_sources(model_perturbed_test PRIVATE $<TARGET_OBJECTS:titan_core_kernels_perturbed>)

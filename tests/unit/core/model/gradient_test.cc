@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 
+#include "core/base/hash.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/sampling.h"
 #include "tests/support/double_decoder.h"
@@ -211,6 +212,36 @@ TEST(GradientTest, InstructionSetsGiveTheSameBits) {
   const std::vector<float> avx2 = ShardGradient(model, shard, {3}, 2);
   ASSERT_TRUE(kernels::SetIsa(kernels::Isa::kAvx512).ok());
   EXPECT_TRUE(SameBits(ShardGradient(model, shard, {3}, 2), avx2));
+}
+
+// The order itself, as one number for each direction: the same on every machine. A change of it
+// changes the contract and belongs into a commit of its own, with the reason.
+TEST(GradientTest, HasTheBitsThatAreWrittenHere) {
+  for (const bool tied : {false, true}) {
+    SmallModelOptions options;
+    options.vocab_size = 1100;
+    options.num_layers = 2;
+    options.tie_embeddings = tied;
+    options.biases = !tied;
+    const LoadedModel model = MakeModel(options, 45);
+    Random random(46);
+    const PackedSamples samples = RandomSamples(random, {50, 70, 20}, options.vocab_size);
+    std::vector<int32_t> rows, targets;
+    samples.Targets(3, &rows, &targets);
+    kernels::Pool pool(2);
+    PlainTrainer trainer(model, pool, 256);
+    const std::vector<float> log_probs = trainer.Forward(samples, rows, targets, 0.8f);
+    GradientMemory gradient(model.table());
+    std::vector<float> coefficients(rows.size());
+    for (float& c : coefficients) c = random.Signed();
+    trainer.Backward(coefficients, UnitsOf(samples.lengths()), gradient.slot.data(),
+                     gradient.tied_embedding());
+    gradient.CloseShard(pool);
+    EXPECT_EQ(ToHex(Hash64(log_probs.data(), log_probs.size() * sizeof(float))),
+              tied ? "9093c80229509803" : "dc7013b35bc5e6cd");
+    EXPECT_EQ(ToHex(Hash64(gradient.slot.data(), gradient.slot.size() * sizeof(float))),
+              tied ? "36602c87cd96fe7c" : "70fe784e625a066f");
+  }
 }
 
 TEST(GradientTest, TrainingLogProbsHaveTheBitsOfGeneration) {

@@ -7,8 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
-#include "tests/support/model_fixture.h"
+#include <nlohmann/json.hpp>
+
+#include "tests/support/plain_trainer.h"
 #include "tests/support/small_model.h"
 
 namespace titan::test {
@@ -27,6 +30,21 @@ class TempFolder {
  private:
   std::string path_;
 };
+
+std::vector<float> LastLogits(const LoadedModel& model, kernels::Pool& pool,
+                              const std::vector<int32_t>& ids) {
+  const int64_t rows = static_cast<int64_t>(ids.size());
+  const auto workspace = ValueOrDie(model::Workspace::Create(
+      *model.decoder, {.max_rows = rows, .max_head_rows = rows, .backward = false}));
+  model::KvCache cache =
+      ValueOrDie(model::KvCache::Create(model.decoder->config(), kernels::NumPages(rows)));
+  std::vector<PagedSequence> sequences(1);
+  sequences[0].tokens = ids;
+  sequences[0].pages = PagesFor(rows);
+  RunChunks({*model.decoder, pool, *workspace}, model.weights, cache, sequences,
+            {static_cast<int32_t>(rows)});
+  return sequences[0].logits.back();
+}
 
 SmallModelOptions SomeOptions(bool tied, bool biases) {
   SmallModelOptions options;
@@ -75,6 +93,50 @@ TEST(ModelFilesTest, ExportNamesAFolderThatCannotBeMade) {
   const Status status = MakeSmallModel(folder / "m/config.json/below", 3, options);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(MessageOf(status).find("config.json"), std::string::npos) << status;
+}
+
+// The case tests/cases/safetensors/st-tied-head.json: tied embeddings with a stored head load and
+// stay one tensor through a training step and an export; untied ones without a head are refused by
+// name.
+TEST(ModelFilesTest, TiedModelWithAStoredHeadLoadsAndStaysTied) {
+  const std::string folder = std::string(TITAN_SOURCE_DIR) + "/tests/cases/safetensors";
+  const auto refused = formats::OpenModelSource(folder + "/untied_no_head");
+  ASSERT_FALSE(refused.ok());
+  for (const char* name : {"lm_head.weight", "tie_word_embeddings"}) {
+    EXPECT_NE(MessageOf(refused.status()).find(name), std::string::npos) << refused.status();
+  }
+
+  std::ifstream in(folder + "/st-tied-head.json");
+  const nlohmann::json c = nlohmann::json::parse(in);
+  const auto ids = c["input"]["ids"].get<std::vector<int32_t>>();
+  const auto expected =
+      c["expect"]["tied_with_head"]["last_position_logits_f64"].get<std::vector<double>>();
+  LoadedModel model = LoadModel(folder + "/tied_with_head");
+  EXPECT_TRUE(model.table().tied());
+  EXPECT_EQ(model.weights.head, model.weights.embedding);
+  kernels::Pool pool(1);
+  const std::vector<float> logits = LastLogits(model, pool, ids);
+  for (size_t j = 0; j < expected.size(); ++j) EXPECT_NEAR(logits[j], expected[j], 3e-5) << j;
+
+  const PackedSamples samples = {{ids}};
+  std::vector<int32_t> rows, targets;
+  samples.Targets(1, &rows, &targets);
+  PlainTrainer trainer(model, pool, 8);
+  trainer.Forward(samples, rows, targets, 1.0f);
+  GradientMemory gradient(model.table());
+  trainer.Backward(std::vector<float>(rows.size(), 1.0f), UnitsOf(samples.lengths()),
+                   gradient.slot.data(), gradient.tied_embedding());
+  gradient.CloseShard(pool);
+  for (size_t i = 0; i < gradient.slot.size(); ++i) model.slot[i] += 0.1f * gradient.slot[i];
+  const std::vector<float> trained = LastLogits(model, pool, ids);
+  EXPECT_FALSE(SameBits(trained, logits));
+  const TempFolder out;
+  const Status exported = model::ExportSafetensors(pool, model.table(), model.decoder->config(),
+                                                   model.slot.get(), out / "m");
+  ASSERT_TRUE(exported.ok()) << exported;
+  const LoadedModel again = LoadModel(out / "m");
+  EXPECT_TRUE(again.table().tied());
+  EXPECT_TRUE(SameBits(LastLogits(again, pool, ids), trained));
 }
 
 }  // namespace
