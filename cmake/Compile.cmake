@@ -14,7 +14,9 @@ add_compile_options(
 # -Wnon-virtual-dtor and friends are left to clang-tidy; generated code turns warnings off in Proto.cmake.
 add_compile_definitions($<$<BOOL:${TITAN_DEBUG_CHECKS}>:TITAN_DEBUG_CHECKS=1>)
 if(TITAN_SANITIZE)
-  add_compile_options(-fsanitize=${TITAN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  # GCC 12 reports uninitialized values that are none in instrumented code.
+  add_compile_options(-fsanitize=${TITAN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=${TITAN_SANITIZE})
 endif()
 add_link_options(-Wl,--as-needed)
