@@ -118,7 +118,7 @@ void LongChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p) {
 void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* panels, int64_t n,
             int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
   TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
-  TITAN_CHECK(k % leaves == 0);
+  TITAN_CHECK(k > 0 && k % leaves == 0);
   if (m == 0 || n == 0) return;
   const TileKernels& tile = internal::CurrentTileKernels();
 #ifdef TITAN_PERTURB_CHAIN_ORDER

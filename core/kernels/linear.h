@@ -25,7 +25,7 @@ namespace titan::kernels {
 // x[m][k] (stride ldx >= k), panels of w[n][k] (panels.h), bias[n] or null -> out[m][n] (stride
 // ldo >= n). Floats between n and ldo are left alone. m may be 0. The input gradient is this
 // function with x = dy[m][n], the transposed panels, n and k swapped and leaves = LeafCount(n, .).
-// REQUIRES: leaves in {1, 2, 4, 8}, k % leaves == 0.
+// REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0.
 void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* panels, int64_t n,
             int64_t k, int leaves, const float* bias, float* out, int64_t ldo);
 

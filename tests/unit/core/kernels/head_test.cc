@@ -192,7 +192,7 @@ TEST_P(HeadTest, BackwardEqualsTheReference) {
     int leaves;
   };
   for (const Case c : {Case{37, 2560, 48, 2}, Case{5, 2048, 33, 1}, Case{20, 4800, 40, 4},
-                       Case{16, 1001, 64, 1}, Case{1, 70, 32, 1}}) {
+                       Case{16, 1001, 64, 1}, Case{1, 70, 32, 1}, Case{300, 1100, 32, 1}}) {
     const Problem p(c.rows, c.vocab, c.hidden, c.leaves, 1.5f, static_cast<uint64_t>(c.vocab));
     Pool pool(1 + static_cast<int>(c.rows % 3));
     const Forward f = RunForward(p, pool);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/kernels/isa.h"
@@ -230,6 +231,38 @@ TEST_P(LinearTest, WeightGradientEqualsTheReferenceUnitAfterUnit) {
     PackPanels(pool, wanted.data(), n, k, packed.data());
     // Whole panels, so that the pad columns are seen to stay +0.
     EXPECT_TRUE(SameBits(got.data(), packed.data(), PanelFloats(n, k))) << "n " << n << " k " << k;
+  }
+}
+
+// So many rows and columns that the tiles of x are walked in several blocks.
+TEST_P(LinearTest, WeightGradientOfALongUnitEqualsTheReference) {
+  constexpr int64_t kM = 1500, kN = 40, kK = 300;
+  const std::vector<float> x = WideFloats(kM * kK, 700), dy = WideFloats(kM * kN, 701);
+  std::vector<float> wanted(kN * kK, 0.0f);
+  std::vector<float> got(static_cast<size_t>(PanelFloats(kN, kK)), 0.0f), packed(got.size());
+  Pool pool(2);
+  LinearWeightGradient(pool, x.data(), kK, dy.data(), kN, kM, kN, kK, got.data());
+  reference::LinearWeightGradient(x.data(), kK, dy.data(), kN, kM, kN, kK, wanted.data());
+  PackPanels(pool, wanted.data(), kN, kK, packed.data());
+  EXPECT_TRUE(SameBits(got.data(), packed.data(), PanelFloats(kN, kK)));
+}
+
+// Working memory belongs to the calling thread: callers with a pool each do not disturb one
+// another.
+TEST_P(LinearTest, CallersWithAPoolEachRunAtTheSameTime) {
+  const Problem p(40, 96, 256, 15);
+  const std::vector<float> wanted = Reference(p, 2, false);
+  std::vector<std::vector<float>> got(3);
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&, caller] {
+      Pool pool(2);
+      for (int round = 0; round < 20; ++round) got[caller] = RunLinear(p, 2, false, pool);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (const std::vector<float>& out : got) {
+    EXPECT_TRUE(SameBits(out.data(), wanted.data(), p.m * p.n));
   }
 }
 
