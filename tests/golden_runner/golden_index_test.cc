@@ -48,9 +48,8 @@ TEST(GoldenIndex, EveryFileHasARunnerOrIsListed) {
     std::printf("skipped: %s: no runner covers this kind of file\n", name.c_str());
   }
   std::printf("golden: %zu files, %d without a runner\n", files.size(), num_skipped);
-  if (!golden::IsDefaultGoldenDir()) return;
-  for (const std::string& name : runners) {
-    EXPECT_TRUE(files.contains(name)) << "a runner names a file that does not exist: " << name;
+  if (golden::IsDefaultGoldenDir()) {
+    EXPECT_EQ(num_skipped, 0) << "the number of files without a runner is locked";
   }
 }
 
