@@ -6,31 +6,38 @@
 //
 // Pages. A page holds 16 consecutive positions of one sequence: per kv head, keys transposed
 // [head_dim][16], then values [16][head_dim]. Page p lies at base + p * PageFloats(shape). Slots
-// that were never written are never read into an output.
+// that were never written are never part of an output.
 //
-// Forward order, for query row at position t (keys 0..t are visible) and head h (kv head
-// h / (num_heads / num_kv_heads)):
-//   qs_d = q_d * scale. Segments of 512 keys from position 0; in a segment m = -inf, l = +0, o =
-//   +0, then blocks of 64 keys ascending: s_j = chain over d ascending of fma(qs_d, k_jd, acc) from
-//   +0; mx = maximum of m and the visible s_j; p_j = DExp(s_j - mx), +0 in the lanes of invisible
-//   keys; L = tree 32, 16, ..., 1 over the 64 lanes; alpha = +0 for the first block, else DExp(m -
-//   mx); l = fma(l, alpha, L); o_d = o_d * alpha, then the chain over visible j ascending of
-//   fma(p_j, v_jd, o_d); m = mx.
+// Forward order, for the query row at position t (keys 0..t are visible) and head h, which uses kv
+// head h / (num_heads / num_kv_heads); qs_d = q_d * scale.
+//   Segments of 512 keys from position 0. A segment starts with m = -inf, l = +0, o = +0 and runs
+//   its blocks of 64 keys ascending:
+//     s_j   = chain over d ascending of fma(qs_d, k_jd, acc) from +0
+//     mx    = maximum of m and the visible s_j
+//     p_j   = DExp(s_j - mx), +0 in the lanes of invisible keys
+//     L     = tree 32, 16, ..., 1 over the 64 lanes (lane j += lane j + h)
+//     alpha = +0 in the segment's first block, else DExp(m - mx)
+//     l     = fma(l, alpha, L)
+//     o_d   = o_d * alpha, then the chain over visible j ascending of fma(p_j, v_jd, o_d)
+//     m     = mx
 //   Segments merge ascending: M = max(m_a, m_b), x = DExp(m_a - M), y = DExp(m_b - M),
-//   l = fma(l_a, x, l_b * y), o_d = fma(o_b, y, o_a * x). Result o_d * (1 / l). row_max = M,
-//   row_sum = l.
+//   l = fma(l_a, x, l_b * y), o_d = fma(o_b, y, o_a * x). Blocks and segments without a visible key
+//   change nothing. Result o_d * (1 / l); row_max = m (-0 as +0), row_sum = l.
 //
 // Backward order (out, row_max, row_sum as the forward gave them):
-//   D = RowSumProduct(dout, out) over head_dim; rl = 1 / row_sum; p_j = DExp(s_j - row_max) * rl
-//   with the forward's s_j; dp_j = chain over d ascending of fma(dout_d, v_jd, acc) from +0; ds_j =
-//   p_j * (dp_j - D). dq_d = (chain over keys ascending of fma(ds_j, k_jd, acc) from +0) * scale.
-//   dk_jd: per query head a chain over queries ascending of fma(ds_ij, qs_id, acc) from +0, then
-//   heads of the group added ascending ((h0 + h1) + h2) ...; dv_jd likewise with fma(p_ij, dout_id,
-//   acc).
+//   D    = RowSumProduct(dout, out) over head_dim; rl = 1 / row_sum
+//   p_j  = DExp(s_j - row_max) * rl with the forward's s_j
+//   dp_j = chain over d ascending of fma(dout_d, v_jd, acc) from +0
+//   ds_j = p_j * (dp_j - D)
+//   dq_d = (chain over keys ascending of fma(ds_j, k_jd, acc) from +0) * scale
+//   dk_jd: per query head the chain over queries ascending of fma(ds_ij, qs_id, acc) from +0; then
+//   the heads of the group are added ascending, ((h0 + h1) + h2) ...; dv_jd likewise with fma(p_ij,
+//   dout_id, acc).
 //
 // Shapes: q, out, dout, dq [T][num_heads * head_dim]; k, v, dk, dv [T][num_kv_heads * head_dim];
-// row_max, row_sum [T][num_heads]. Parallel over segments, kv heads and row tiles; no output is
-// shared. The calling thread must be a NumericThread. head_dim 1..256 (checked).
+// row_max, row_sum [T][num_heads]. Outputs must not overlap inputs. Pointers need no alignment.
+// Forward tasks are tiles of rows of one segment and kv head; a backward task is one segment and kv
+// head (working memory of a task: 4 * num_rows * head_dim floats). head_dim 1..256 (checked).
 #ifndef TITAN_CORE_KERNELS_ATTENTION_H_
 #define TITAN_CORE_KERNELS_ATTENTION_H_
 

@@ -214,8 +214,13 @@ void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
   for (const Segment& segment : segments) TITAN_CHECK(segment.first_position == 0);
   const BackwardArguments arguments{&shape, q, base, out, dout, row_max, row_sum, dq, dk, dv};
   const auto run = TITAN_DISPATCH(BackwardKvHead);
-  pool.Run(static_cast<int>(segments.size()) * shape.num_kv_heads, [&](int task) {
-    run(arguments, segments[task / shape.num_kv_heads], task % shape.num_kv_heads);
+  // Longest first, so that the last tasks are short; the order of tasks changes no bit.
+  std::vector<const Segment*> order;
+  for (const Segment& segment : segments) order.push_back(&segment);
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Segment* x, const Segment* y) { return x->num_rows > y->num_rows; });
+  pool.Run(static_cast<int>(order.size()) * shape.num_kv_heads, [&](int task) {
+    run(arguments, *order[task / shape.num_kv_heads], task % shape.num_kv_heads);
   });
 }
 

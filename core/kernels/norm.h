@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RMS norm of kind N1 in F32 (weight after the scaling), forward and backward. Rows are contiguous,
-// row stride = hidden. Parallel over rows and over columns of the gain; the calling thread must be
-// a NumericThread. No allocation except the backward's scratch of [T] floats.
+// row stride = hidden. Parallel over rows and over columns of the gain. No allocation.
 //
-// Orders. Forward: ss = RowSumProduct(x, x); inv = 1 / sqrt(ss / f32(hidden) + eps) (IEEE divide,
-// sqrt);
-//   out_i = (x_i * inv) * gain_i.
-// Backward: a_i = dy_i * gain_i; dot = RowSumProduct(a, x); c = (dot / f32(hidden)) * (inv * inv);
-//   dx_i = inv * fma(-c, x_i, a_i).
-//   Gain: per unit one chain over its rows ascending from +0 of fma(dy_i, x_i * inv, acc), then
-//   dgain_i = dgain_i + chain; units in the order given.
+// Forward:
+//   ss    = RowSumProduct(x, x)
+//   inv   = 1 / sqrt(ss / f32(hidden) + eps), IEEE division and square root
+//   out_i = (x_i * inv) * gain_i
+// Backward:
+//   a_i   = dy_i * gain_i
+//   dot   = RowSumProduct(a, x)
+//   c     = (dot / f32(hidden)) * (inv * inv)
+//   dx_i  = inv * fma(-c, x_i, a_i)
+//   gain: per unit one chain over its rows ascending from +0 of fma(dy_i, x_i * inv, acc), then
+//   dgain_i = dgain_i + chain; units in the order given
 #ifndef TITAN_CORE_KERNELS_NORM_H_
 #define TITAN_CORE_KERNELS_NORM_H_
 

@@ -4,17 +4,18 @@
 // give the same bits: the norm reads the logical row-major tensor; the step is elementwise (pad
 // columns hold +0 and stay +0).
 //
-// Orders. Norm: per tensor, chunks of 1024 consecutive elements of the flat logical [n][k] tensor;
-// lane j of
-//   64 sums f64(g)^2 of elements j, j+64, ... of the chunk ascending from +0 (multiply, then add;
-//   the square of a float is exact in f64); tree 32, ..., 1; chunks ascending to the tensor's total
-//   from +0; tensors in the order given to the grand total from +0; sqrt.
-// AdamW, g' = g * grad_scale:
-//   m = fma(beta1, m, (1 - beta1) * g');  v = fma(beta2, v, ((1 - beta2) * g') * g');
+// Norm: per tensor, chunks of 1024 consecutive elements of the flat logical [n][k] tensor. Lane j
+// of
+//   64 sums f64(g)^2 of the chunk's elements j, j+64, ... ascending from +0 (the square of a float
+//   is exact in f64); tree 32, ..., 1; chunks ascending to the tensor's total from +0; tensors in
+//   the order given to the grand total from +0; IEEE square root.
+// AdamW, with g' = g * grad_scale:
+//   m = fma(beta1, m, (1 - beta1) * g')
+//   v = fma(beta2, v, ((1 - beta2) * g') * g')
 //   p = fma(-step_size, m / fma(sqrt(v), inv_sqrt_correction2, eps), p * decay)
-//   with f32 roundings of double values: decay = 1 - lr * weight_decay, step_size = lr / (1 -
-//   beta1^t), inv_sqrt_correction2 = 1 / sqrt(1 - beta2^t); the powers by repeated multiplication
-//   in double.
+//   The scalars are doubles rounded once to f32: 1 - beta, decay = 1 - lr * weight_decay,
+//   step_size = lr / (1 - beta1^t), inv_sqrt_correction2 = 1 / sqrt(1 - beta2^t); the powers by
+//   repeated multiplication in double.
 #ifndef TITAN_CORE_KERNELS_OPTIMIZER_H_
 #define TITAN_CORE_KERNELS_OPTIMIZER_H_
 

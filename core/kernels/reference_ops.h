@@ -55,8 +55,7 @@ bool AdamWStep(int64_t count, const AdamWScalars& scalars, float grad_scale, con
                float* p, float* m, float* v);
 
 LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_temperature);
-float EntropyOf(const float* logits, int64_t vocab, float inv_temperature,
-                const LogSoftmaxStats& stats);
+float EntropyOf(const float* logits, int64_t vocab, float inv_temperature);
 // The sampled id for temperature > 0, given u in (0, 1).
 int32_t SampleId(const float* logits, int64_t vocab, float inv_temperature, double u);
 int32_t ArgMax(const float* logits, int64_t vocab);

@@ -60,15 +60,28 @@ LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_
   return {chunks.max, chunks.sum, DLog(chunks.sum)};
 }
 
-float EntropyOf(const float* logits, int64_t vocab, float inv_temperature,
-                const LogSoftmaxStats& stats) {
-  std::vector<float> terms(vocab);
-  for (int64_t j = 0; j < vocab; ++j) {
-    const float lp = LogProbOf(logits, j, inv_temperature, stats);
-    const float p = DExp(lp);
-    terms[j] = p == 0.0f ? 0.0f : p * lp;
+float EntropyOf(const float* logits, int64_t vocab, float inv_temperature) {
+  const std::vector<float> z = Scaled(logits, vocab, inv_temperature);
+  const Chunks chunks = Scan(z);
+  float weighted = 0.0f;
+  for (int64_t begin = 0; begin < vocab; begin += kRowSumChunk) {
+    const int64_t end = std::min(vocab, begin + kRowSumChunk);
+    const float maximum = chunks.maximum[begin / kRowSumChunk];
+    std::vector<float> terms, differences;
+    bool skip = true;
+    for (int64_t j = begin; j < end; ++j) {
+      const float difference = z[j] - maximum, e = DExp(difference);
+      skip = skip && z[j] == kMinusInfinity;
+      terms.push_back(e);
+      differences.push_back(e == 0.0f ? 0.0f : difference);
+    }
+    if (skip) continue;
+    const float sum = RowSum(terms.data(), end - begin);
+    const float b = RowSumProduct(terms.data(), differences.data(), end - begin);
+    const float shift = maximum - chunks.max;
+    weighted = std::fma(std::fma(sum, shift, b), DExp(shift), weighted);
   }
-  return -RowSum(terms.data(), vocab);
+  return DLog(chunks.sum) - weighted / chunks.sum;
 }
 
 int32_t SampleId(const float* logits, int64_t vocab, float inv_temperature, double u) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary position embedding, HALF convention: pairs (i, i + r/2) of a head's first r = head_dim
-// channels.
+// Rotary position embedding, HALF convention: pairs (i, i + head_dim / 2) of every head.
 //
-// Table. inv_freq_i = f32(1 / f32(theta^(2i/r))) with our own double power, then the scaling in
-// double on that f32 value, rounded once. angle = double(position) * double(inv_freq); sine and
-// cosine by our own double reduction and polynomials, rounded to f32 and stored for the declared
-// context. Positions beyond it are refused by the caller (max_positions()). Rotation. y1 = fma(x1,
-// cos, -(x2 * sin)); y2 = fma(x2, cos, x1 * sin). Backward. dx1 = fma(dy1, cos, dy2 * sin); dx2 =
-// fma(dy2, cos, -(dy1 * sin)).
+// Table: inv_freq_i = f32(1 / f32(theta^(2i / head_dim))) with our own double power, then the
+// scaling
+//   in double on that f32 value, rounded once. angle = double(position) * double(inv_freq); sine
+//   and cosine by our own double reduction and series, rounded to f32 and stored for the declared
+//   context. A request beyond it is refused by the caller (max_positions()).
+// Rotation: y1 = fma(x1, cos, -(x2 * sin)); y2 = fma(x2, cos, x1 * sin)
+// Backward: dx1 = fma(dy1, cos, dy2 * sin); dx2 = fma(dy2, cos, -(dy1 * sin))
 #ifndef TITAN_CORE_KERNELS_ROPE_H_
 #define TITAN_CORE_KERNELS_ROPE_H_
 

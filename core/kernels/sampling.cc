@@ -97,23 +97,27 @@ LogSoftmaxStats ScanRow(const float* logits, int64_t vocab, float inv_temperatur
   return stats;
 }
 
-float RowEntropy(const float* logits, int64_t vocab, float inv_temperature,
-                 const LogSoftmaxStats& stats) {
+// B of the header, over chunks that ScanRow filled.
+float WeightedSum(const float* logits, int64_t vocab, float inv_temperature,
+                  const LogSoftmaxStats& stats, const ChunkStats* chunks) {
   const FloatTag d;
-  const FloatVec scale = Broadcast(inv_temperature), max = Broadcast(stats.max);
-  const FloatVec log_sum = Broadcast(stats.log_sum);
-  float total = 0.0f;
+  const FloatVec scale = Broadcast(inv_temperature);
+  float weighted = 0.0f;
   for (int64_t begin = 0; begin < vocab; begin += kRowSumChunk) {
+    const ChunkStats& chunk = chunks[begin / kRowSumChunk];
+    if (chunk.skipped) continue;
     const int64_t count = vocab - begin < kRowSumChunk ? vocab - begin : kRowSumChunk;
-    total = total + ChunkSum(count, [&](FloatVec acc, int64_t i, int64_t left) {
-              const FloatVec z = ScaledLogits(logits + begin + i, left, scale, kMinusInfinity);
-              const FloatVec lp = hn::Sub(hn::Sub(z, max), log_sum);
-              const FloatVec p = VExp(lp);
-              const FloatVec term = hn::IfThenElse(hn::Eq(p, hn::Zero(d)), p, hn::Mul(p, lp));
-              return hn::Add(acc, ZeroBeyond(term, left));
-            });
+    const FloatVec max = Broadcast(chunk.max);
+    const float b = ChunkSum(count, [&](FloatVec acc, int64_t i, int64_t left) {
+      const FloatVec z = ScaledLogits(logits + begin + i, left, scale, kMinusInfinity);
+      const FloatVec difference = hn::Sub(z, max);
+      const FloatVec e = ZeroBeyond(VExp(difference), left);
+      return hn::IfThenElse(hn::Eq(e, hn::Zero(d)), acc, hn::MulAdd(e, difference, acc));
+    });
+    const float shift = chunk.max - stats.max;
+    weighted = std::fma(std::fma(chunk.sum, shift, b), DExp(shift), weighted);
   }
-  return -total;
+  return weighted;
 }
 
 int32_t ArgMaxRow(const float* logits, int64_t vocab) {
@@ -167,9 +171,13 @@ LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_
   return TITAN_DISPATCH(ScanRow)(logits, vocab, inv_temperature, chunks.data());
 }
 
-float EntropyOf(const float* logits, int64_t vocab, float inv_temperature,
-                const LogSoftmaxStats& stats) {
-  return TITAN_DISPATCH(RowEntropy)(logits, vocab, inv_temperature, stats);
+float EntropyOf(const float* logits, int64_t vocab, float inv_temperature) {
+  std::vector<ChunkStats> chunks((vocab + kRowSumChunk - 1) / kRowSumChunk);
+  const LogSoftmaxStats stats =
+      TITAN_DISPATCH(ScanRow)(logits, vocab, inv_temperature, chunks.data());
+  const float weighted =
+      TITAN_DISPATCH(WeightedSum)(logits, vocab, inv_temperature, stats, chunks.data());
+  return stats.log_sum - weighted / stats.sum;
 }
 
 int32_t ArgMax(const float* logits, int64_t vocab) {

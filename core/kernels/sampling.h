@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Log-softmax of a logit row and sampling from it (numerics.md sections 3 and 9). The log-prob has
-// the bits of the fused head's (head.h): both do the operations below.
-//
-// Log-softmax: z_j = x_j * inv_temperature; m = maximum of z; per chunk c of 1024 ascending its own
-// maximum
-//   m_c and s_c = row sum over the chunk of DExp(z_j - m_c); a chunk of -inf only is skipped;
-//   S = chain of fma(s_c, DExp(m_c - m), S) from +0, C_c = S after chunk c; lp_j = (z_j - m) -
-//   DLog(S).
-// Sample: u = UniformFromWord(philox word), target = u * f64(S); the first chunk with f64(C_c) >
+// Log-softmax: z_j = x_j * inv_temperature; m = maximum of z (-0 as +0). Per chunk c of 1024
+// ascending,
+//   m_c its maximum and s_c = row sum of DExp(z_j - m_c); a chunk of -inf only is skipped.
+//   S = chain over chunks of fma(s_c, DExp(m_c - m), S) from +0, C_c = S after chunk c.
+//   lp_j = (z_j - m) - DLog(S).
+// Sample: u = UniformFromWord(Philox word), target = u * f64(S). The first chunk with f64(C_c) >
 // target;
-//   inside it r = C_(c-1) (+0 for the first), r = fma(DExp(z_j - m_c), DExp(m_c - m), r) over ids
-//   ascending; the first id with f64(r) > target, else the chunk's last id whose term is > 0.
-// Entropy: p_j = DExp(lp_j), t_j = p_j * lp_j (+0 where p_j is 0); entropy = -(row sum of t_j).
+//   inside it r = C_(c-1) (+0 for the first), then r = fma(DExp(z_j - m_c), DExp(m_c - m), r) over
+//   ids ascending: the first id with f64(r) > target, else the chunk's last id whose term is > 0.
+// Entropy: as head.h, DLog(S) - B / S.
 #ifndef TITAN_CORE_KERNELS_SAMPLING_H_
 #define TITAN_CORE_KERNELS_SAMPLING_H_
 
@@ -36,8 +33,7 @@ inline float LogProbOf(const float* logits, int64_t token, float inv_temperature
                        const LogSoftmaxStats& stats) {
   return (logits[token] * inv_temperature - stats.max) - stats.log_sum;
 }
-float EntropyOf(const float* logits, int64_t vocab, float inv_temperature,
-                const LogSoftmaxStats& stats);
+float EntropyOf(const float* logits, int64_t vocab, float inv_temperature);
 
 struct SampleRequest {
   double temperature = 1.0;  // 0 = greedy

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SwiGLU and elementwise adds. Every output depends on one element of each input: out = silu(gate)
-// * up. Flat arrays of n elements, parallel over i; the calling thread must be a NumericThread.
+// SwiGLU and elementwise adds: out = silu(gate) * up. Flat arrays of n elements; every output
+// depends on one element of each input; parallel over elements.
 //
-// Orders. Forward: t = 1 + DExp(-g); out = (g / t) * u.
-// Backward: t = 1 + DExp(-g); s = 1 / t; silu = g / t; dup = dout * silu;
-//   dgate = (dout * u) * (s * fma(g, 1 - s, 1)).
+// Forward:  t = 1 + DExp(-g); out = (g / t) * u
+// Backward: t = 1 + DExp(-g); s = 1 / t
+//   dup   = dout * (g / t)
+//   dgate = (dout * u) * (s * fma(g, 1 - s, 1))
 #ifndef TITAN_CORE_KERNELS_SWIGLU_H_
 #define TITAN_CORE_KERNELS_SWIGLU_H_
 
