@@ -24,3 +24,8 @@ titan_test(model_perturbed_test LABEL unit
   LIBS nlohmann_json::nlohmann_json)
 # Its objects come before the library of the product, whose members are then not taken.
 target_sources(model_perturbed_test PRIVATE $<TARGET_OBJECTS:titan_core_kernels_perturbed>)
+
+titan_test(small_model_test LABEL unit
+  SOURCES unit/support/small_model_test.cc support/small_model.cc
+  USES core/base core/formats core/text core/kernels core/model
+  LIBS nlohmann_json::nlohmann_json)
