@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vector forms of elementary.h and of the row sum, for one Highway target: included between the target
-// guards of a kernel source (isa.h shows the recipe), once per target. A vector holds HWY_LANES(float)
-// independent outputs; nothing here depends on that number, so AVX2 and AVX-512 give the same bits.
-// The operations and their sequence are those of the scalar functions.
+// Vector forms of elementary.h and of the row sum, for one Highway target: included between the
+// target guards of a kernel source (isa.h shows the recipe), once per target. A vector holds
+// HWY_LANES(float) independent outputs; nothing here depends on that number, so AVX2 and AVX-512
+// give the same bits. The operations and their sequence are those of the scalar functions.
 #if defined(TITAN_CORE_KERNELS_ELEMENTARY_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TITAN_CORE_KERNELS_ELEMENTARY_INL_H_
 #undef TITAN_CORE_KERNELS_ELEMENTARY_INL_H_
@@ -91,6 +91,71 @@ HWY_INLINE FloatVec VLog(FloatVec x) {
                         Broadcast(std::bit_cast<float>(el::kNanBits)));
 }
 
+HWY_INLINE FloatVec VNanOr(FloatVec x, FloatVec y) {
+  return hn::IfThenElse(hn::Eq(x, x), y, Broadcast(std::bit_cast<float>(elementary::kNanBits)));
+}
+
+// DExpm1 of elementary.h.
+HWY_INLINE FloatVec VExpm1(FloatVec x) {
+  namespace el = elementary;
+  const FloatTag d;
+  const hn::RebindToSigned<FloatTag> di;
+  const FloatVec shift = Broadcast(el::kRoundShift), one = Broadcast(1.0f);
+  const FloatVec t = hn::MulAdd(x, Broadcast(el::kLog2E), shift);
+  const FloatVec n = hn::Sub(t, shift);
+  FloatVec r = hn::MulAdd(n, Broadcast(-el::kLn2Hi), x);
+  r = hn::MulAdd(n, Broadcast(-el::kLn2Lo), r);
+  FloatVec q = Broadcast(el::kExpPoly[4]);
+  for (int i = 3; i >= 0; --i) q = hn::MulAdd(q, r, Broadcast(el::kExpPoly[i]));
+  const FloatVec e = hn::MulAdd(hn::Mul(r, r), q, r);
+  const auto exponent = hn::ShiftLeft<23>(hn::Sub(hn::BitCast(di, t), hn::BitCast(di, shift)));
+  const FloatVec scale = hn::BitCast(d, hn::Add(hn::BitCast(di, one), exponent));
+  FloatVec y = hn::MulAdd(scale, e, hn::Sub(scale, one));
+  y = hn::IfThenElse(hn::Lt(hn::Abs(x), Broadcast(el::kExpm1Tiny)), x, y);
+  y = hn::IfThenElse(hn::Le(x, Broadcast(el::kExpm1Low)), Broadcast(-1.0f), y);
+  y = hn::IfThenElse(hn::Ge(x, Broadcast(el::kExpm1Large)), VExp(x), y);
+  return VNanOr(x, y);
+}
+
+// DLog1p of elementary.h.
+HWY_INLINE FloatVec VLog1p(FloatVec x) {
+  const FloatTag d;
+  const FloatVec one = Broadcast(1.0f);
+  const FloatVec u = hn::Add(one, x);
+  const FloatVec y = VLog(u);
+  const FloatVec scaled = hn::Mul(y, hn::Div(x, hn::Sub(u, one)));
+  const FloatVec value = hn::IfThenElse(hn::Gt(u, hn::Zero(d)), scaled, y);
+  const auto itself =
+      hn::Or(hn::Eq(u, one), hn::Eq(x, Broadcast(std::numeric_limits<float>::infinity())));
+  return hn::IfThenElse(itself, x, value);
+}
+
+// DTanh of elementary.h.
+HWY_INLINE FloatVec VTanh(FloatVec x) {
+  namespace el = elementary;
+  const FloatVec a = hn::Abs(x);
+  const FloatVec e = VExpm1(hn::Add(a, a));
+  FloatVec y = hn::Div(e, hn::Add(e, Broadcast(2.0f)));
+  y = hn::IfThenElse(hn::Ge(a, Broadcast(el::kTanhOne)), Broadcast(1.0f), y);
+  y = hn::CopySign(y, x);
+  return VNanOr(x, hn::IfThenElse(hn::Lt(a, Broadcast(el::kTanhTiny)), x, y));
+}
+
+// DErf of elementary.h.
+HWY_INLINE FloatVec VErf(FloatVec x) {
+  namespace el = elementary;
+  const FloatVec a = hn::Abs(x), one = Broadcast(1.0f);
+  const FloatVec u = hn::Mul(a, a);
+  FloatVec p = Broadcast(el::kErfPoly[6]);
+  for (int i = 5; i >= 0; --i) p = hn::MulAdd(p, u, Broadcast(el::kErfPoly[i]));
+  FloatVec l = Broadcast(el::kLogErfcPoly[7]);
+  for (int i = 6; i >= 0; --i) l = hn::MulAdd(l, a, Broadcast(el::kLogErfcPoly[i]));
+  FloatVec y = hn::CopySign(hn::Sub(one, VExp(l)), x);
+  y = hn::IfThenElse(hn::Lt(a, Broadcast(el::kErfSplit)), hn::MulAdd(x, p, x), y);
+  y = hn::IfThenElse(hn::Ge(a, Broadcast(el::kErfOne)), hn::CopySign(one, x), y);
+  return VNanOr(x, hn::IfThenElse(hn::Lt(a, Broadcast(el::kLeastNormal)), x, y));
+}
+
 // 1 + DExp(-x), the denominator of sigmoid and silu.
 HWY_INLINE FloatVec VSigmoidDenominator(FloatVec x) {
   return hn::Add(Broadcast(1.0f), VExp(hn::Neg(x)));
@@ -122,8 +187,8 @@ HWY_INLINE float Tree64(const FloatVec (&lane)[kRowSumLanes / kLanes]) {
   return Tree16(sums);
 }
 
-// One chunk of at most 1024 elements: `add(acc, i, count)` gives acc plus the terms of elements i..,
-// of which `count` (1..kLanes) exist; the terms beyond them must be +0.
+// One chunk of at most 1024 elements: `add(acc, i, count)` gives acc plus the terms of elements
+// i.., of which `count` (1..kLanes) exist; the terms beyond them must be +0.
 template <typename AddTerms>
 HWY_INLINE float ChunkSum(int64_t count, const AddTerms& add) {
   constexpr int64_t kVectors = kRowSumLanes / kLanes;

@@ -9,10 +9,18 @@
 //   DExp(x): x >= 88.72 -> +inf, x <= -87.33 -> +0, NaN -> NaN. Else n = round(x * log2 e) by the
 //     1.5 * 2^23 shift, r = x - n ln2 in two FMAs, p = 1 + r + r^2 q(r) by Horner, p * 2^n by
 //     adding n to the exponent field. Never denormal. Error below 1.2 ulp.
-//   DLog(x): NaN or x <= -(least normal) -> NaN, then x < least normal (zeros and denormals of either
+//   DLog(x): NaN or x <= -(least normal) -> NaN, then x < least normal (zeros and denormals of
+//   either
 //     sign) -> -inf, +inf -> +inf. Else x = 2^e m with m in [sqrt(1/2), sqrt 2), f = m - 1,
 //     log x = (f - f^2/2 + f^3 P(f)) + e ln2, ln2 in two parts.
 //   DSigmoid(x) = 1 / (1 + DExp(-x)), DSilu(x) = x / (1 + DExp(-x)), IEEE addition and division.
+//   DExpm1(x): |x| < 2^-25 -> x, x >= 60 -> DExp(x), x <= -20 -> -1. Else with DExp's n and r,
+//     e = r + r^2 q(r), 2^n e + (2^n - 1) in one FMA.
+//   DLog1p(x): u = 1 + x; u = 1 -> x, +inf -> +inf; else DLog(u) * (x / (u - 1)).
+//   DTanh(x): |x| < 2^-12 -> x, |x| >= 10 -> +-1; else e = DExpm1(2 |x|), e / (e + 2), sign of x.
+//   DErf(x): |x| < least normal -> x, |x| < 0.9 -> fma(x, P(x^2), x), |x| >= 3.93 -> +-1; else
+//     1 - DExp(L(|x|)) with the sign of x, L a fit of log erfc.
+//   The last four are within 3 ulp.
 #ifndef TITAN_CORE_KERNELS_ELEMENTARY_H_
 #define TITAN_CORE_KERNELS_ELEMENTARY_H_
 
@@ -36,6 +44,19 @@ inline constexpr float kExpPoly[5] = {0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p
 inline constexpr float kLogPoly[9] = {0x1.555548p-2f,  -0x1.000006p-2f, 0x1.99a4b6p-3f,
                                       -0x1.555c4ep-3f, 0x1.233768p-3f,  -0x1.fc2206p-4f,
                                       0x1.e6f062p-4f,  -0x1.de3c1cp-4f, 0x1.1457c4p-4f};
+inline constexpr float kErfPoly[7] = {0x1.06eba8p-3f,  -0x1.812744p-2f, 0x1.ce2e54p-4f,
+                                      -0x1.b81524p-6f, 0x1.550a44p-8f,  -0x1.aca392p-11f,
+                                      0x1.6510c2p-14f};
+inline constexpr float kLogErfcPoly[8] = {0x1.65ac94p-13f, -0x1.212698p+0f, -0x1.444b42p-1f,
+                                          -0x1.bb5652p-4f, 0x1.9b195ep-6f,  -0x1.10aa10p-8f,
+                                          0x1.c54d72p-12f, -0x1.5ecdd4p-16f};
+inline constexpr float kErfSplit = 0.9f;
+inline constexpr float kErfOne = 3.93f;
+inline constexpr float kExpm1Tiny = 0x1p-25f;
+inline constexpr float kExpm1Large = 60.0f;
+inline constexpr float kExpm1Low = -20.0f;
+inline constexpr float kTanhTiny = 0x1p-12f;
+inline constexpr float kTanhOne = 10.0f;
 inline constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
 inline constexpr float kLeastNormal = 0x1p-126f;
 inline constexpr uint32_t kNanBits = 0x7fc00000u;  // the one NaN that these functions return
@@ -82,6 +103,59 @@ inline float DLog(float x) {
 
 inline float DSigmoid(float x) { return 1.0f / (1.0f + DExp(-x)); }
 inline float DSilu(float x) { return x / (1.0f + DExp(-x)); }
+
+inline float DExpm1(float x) {
+  using namespace elementary;
+  if (!(x == x)) return std::bit_cast<float>(kNanBits);
+  if (x >= kExpm1Large) return DExp(x);
+  if (x <= kExpm1Low) return -1.0f;
+  if (std::abs(x) < kExpm1Tiny) return x;
+  const float t = std::fma(x, kLog2E, kRoundShift);
+  const float n = t - kRoundShift;
+  float r = std::fma(n, -kLn2Hi, x);
+  r = std::fma(n, -kLn2Lo, r);
+  float q = kExpPoly[4];
+  for (int i = 3; i >= 0; --i) q = std::fma(q, r, kExpPoly[i]);
+  const float e = std::fma(r * r, q, r);
+  const uint32_t shift = (std::bit_cast<uint32_t>(t) - std::bit_cast<uint32_t>(kRoundShift)) << 23;
+  const float scale = std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f) + shift);
+  return std::fma(scale, e, scale - 1.0f);
+}
+
+inline float DLog1p(float x) {
+  const float u = 1.0f + x;
+  if (u == 1.0f || x == std::numeric_limits<float>::infinity()) return x;
+  const float y = DLog(u);
+  if (!(u > 0.0f)) return y;
+  return y * (x / (u - 1.0f));
+}
+
+inline float DTanh(float x) {
+  using namespace elementary;
+  if (!(x == x)) return std::bit_cast<float>(kNanBits);
+  const float a = std::abs(x);
+  if (a < kTanhTiny) return x;
+  if (a >= kTanhOne) return std::copysign(1.0f, x);
+  const float e = DExpm1(a + a);
+  return std::copysign(e / (e + 2.0f), x);
+}
+
+inline float DErf(float x) {
+  using namespace elementary;
+  if (!(x == x)) return std::bit_cast<float>(kNanBits);
+  const float a = std::abs(x);
+  if (a < kLeastNormal) return x;
+  if (a >= kErfOne) return std::copysign(1.0f, x);
+  if (a < kErfSplit) {
+    const float u = a * a;
+    float p = kErfPoly[6];
+    for (int i = 5; i >= 0; --i) p = std::fma(p, u, kErfPoly[i]);
+    return std::fma(x, p, x);
+  }
+  float l = kLogErfcPoly[7];
+  for (int i = 6; i >= 0; --i) l = std::fma(l, a, kLogErfcPoly[i]);
+  return std::copysign(1.0f - DExp(l), x);
+}
 
 }  // namespace titan::kernels
 

@@ -21,11 +21,30 @@ float RowSumProduct(const float* a, const float* b, int64_t n) {
   return RowSumProductVector(a, b, n);
 }
 
+template <typename Function>
+HWY_INLINE void Apply(const Function& function, const float* x, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    StorePart(function(LoadPart(x + i, n - i)), out + i, n - i);
+  }
+}
+
 void ExpOf(const float* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += kLanes) StorePart(VExp(LoadPart(x + i, n - i)), out + i, n - i);
+  Apply([](FloatVec v) { return VExp(v); }, x, n, out);
 }
 void LogOf(const float* x, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += kLanes) StorePart(VLog(LoadPart(x + i, n - i)), out + i, n - i);
+  Apply([](FloatVec v) { return VLog(v); }, x, n, out);
+}
+void Expm1Of(const float* x, int64_t n, float* out) {
+  Apply([](FloatVec v) { return VExpm1(v); }, x, n, out);
+}
+void Log1pOf(const float* x, int64_t n, float* out) {
+  Apply([](FloatVec v) { return VLog1p(v); }, x, n, out);
+}
+void TanhOf(const float* x, int64_t n, float* out) {
+  Apply([](FloatVec v) { return VTanh(v); }, x, n, out);
+}
+void ErfOf(const float* x, int64_t n, float* out) {
+  Apply([](FloatVec v) { return VErf(v); }, x, n, out);
 }
 
 }  // namespace titan::kernels::HWY_NAMESPACE
@@ -41,6 +60,10 @@ float RowSumProduct(const float* a, const float* b, int64_t n) {
 }
 void ExpOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(ExpOf)(x, n, out); }
 void LogOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(LogOf)(x, n, out); }
+void Expm1Of(const float* x, int64_t n, float* out) { TITAN_DISPATCH(Expm1Of)(x, n, out); }
+void Log1pOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(Log1pOf)(x, n, out); }
+void TanhOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(TanhOf)(x, n, out); }
+void ErfOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(ErfOf)(x, n, out); }
 
 }  // namespace titan::kernels
 #endif  // HWY_ONCE

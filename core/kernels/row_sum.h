@@ -17,9 +17,13 @@ float RowSum(const float* x, int64_t n);
 // Sum of a[i] * b[i]: a lane does acc = fma(a, b, acc).
 float RowSumProduct(const float* a, const float* b, int64_t n);
 
-// out[i] = DExp(x[i]) and DLog(x[i]) (elementary.h) by the vector forms; out may be x.
+// out[i] = the function of elementary.h of x[i], by the vector forms; out may be x.
 void ExpOf(const float* x, int64_t n, float* out);
 void LogOf(const float* x, int64_t n, float* out);
+void Expm1Of(const float* x, int64_t n, float* out);
+void Log1pOf(const float* x, int64_t n, float* out);
+void TanhOf(const float* x, int64_t n, float* out);
+void ErfOf(const float* x, int64_t n, float* out);
 
 }  // namespace titan::kernels
 
