@@ -6,6 +6,8 @@
 
 #include <string_view>
 
+#include "core/base/status.h"
+
 namespace titan::text {
 
 // GPT-2, and ByteLevel with use_regex.
@@ -21,6 +23,18 @@ inline constexpr std::string_view kQwen2Pattern =
 inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// What a value of tokenizer.ggml.pre stands for: the original tokenizer's normalizer, pre-tokenizer
+// and model setting.
+struct GgufPre {
+  std::string_view pattern;
+  bool individual_digits = false;  // cut at each digit before the pattern
+  bool nfc = false;
+  bool ignore_merges = false;
+};
+
+// Unimplemented: a value that is not covered.
+StatusOr<GgufPre> FindGgufPre(std::string_view pre, std::string_view where);
 
 }  // namespace titan::text
 

@@ -20,31 +20,17 @@ enum TokenType : int32_t {
   kByte = 6,
 };
 
-// What tokenizer.ggml.pre stands for: the original tokenizer's normalizer, pre-tokenizer and model.
-Status ApplyPre(const std::string& pre, std::string_view where, TokenizerParts* parts,
-                BytePairModel::Options* model) {
-  const std::string field = fmt::format("{}: key tokenizer.ggml.pre", where);
-  const auto regex = [&](std::string_view pattern) {
-    return parts->pre_tokenizer.AddRegex(pattern, PreTokenizer::Gaps::kKeep, field);
-  };
-  if (pre == "smollm") {
-    parts->pre_tokenizer.AddDigits(/*individual=*/true);
-    return regex(kGpt2Pattern);
-  }
-  if (pre == "gpt-2") return regex(kGpt2Pattern);
-  if (pre == "qwen2") {
-    parts->nfc = true;
-    return regex(kQwen2Pattern);
-  }
-  if (pre == "llama-bpe") {
-    model->ignore_merges = true;
-    return regex(kLlama3Pattern);
-  }
-  return Unimplemented(
-      fmt::format("{}: \"{}\" is not covered (smollm, gpt-2, qwen2, llama-bpe)", field, pre));
-}
-
 }  // namespace
+
+StatusOr<GgufPre> FindGgufPre(std::string_view pre, std::string_view where) {
+  if (pre == "smollm") return GgufPre{kGpt2Pattern, /*individual_digits=*/true};
+  if (pre == "gpt-2") return GgufPre{kGpt2Pattern};
+  if (pre == "qwen2") return GgufPre{kQwen2Pattern, false, /*nfc=*/true};
+  if (pre == "llama-bpe") return GgufPre{kLlama3Pattern, false, false, /*ignore_merges=*/true};
+  return Unimplemented(fmt::format(
+      "{}: key tokenizer.ggml.pre: \"{}\" is not covered (smollm, gpt-2, qwen2, llama-bpe)", where,
+      pre));
+}
 
 StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const formats::GgufTokenizer& gguf,
                                                          std::string_view where) {
@@ -55,7 +41,12 @@ StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const formats::GgufToke
   }
   TokenizerParts parts;
   BytePairModel::Options model;
-  TITAN_RETURN_IF_ERROR(ApplyPre(gguf.pre, where, &parts, &model));
+  TITAN_ASSIGN_OR_RETURN(const GgufPre pre, FindGgufPre(gguf.pre, where));
+  if (pre.individual_digits) parts.pre_tokenizer.AddDigits(/*individual=*/true);
+  TITAN_RETURN_IF_ERROR(
+      parts.pre_tokenizer.AddRegex(pre.pattern, PreTokenizer::Gaps::kKeep, where));
+  parts.nfc = pre.nfc;
+  model.ignore_merges = pre.ignore_merges;
   for (size_t i = 0; i < gguf.tokens.size(); ++i) {
     const std::string& text = gguf.tokens[i];
     const int32_t type = i < gguf.token_types.size() ? gguf.token_types[i] : int32_t{kNormal};

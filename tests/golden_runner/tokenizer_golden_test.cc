@@ -6,6 +6,7 @@
 
 #include "core/formats/model_source.h"
 #include "core/text/tokenizer.h"
+#include "core/text/tokenizer_export.h"
 #include "tests/support/golden.h"
 #include "tests/support/sha256.h"
 
@@ -83,6 +84,23 @@ TEST(TokenizerGolden, SmolLm2Facts) {
   EncodeOptions with_special;
   with_special.add_special = true;
   EXPECT_EQ(*tokenizer.Encode("a", with_special), Ids(tokenizer, "a", true));  // adds_bos is false
+}
+
+// The exported tokenizer.json of the GGUF's tokenizer gives the oracle's ids too.
+TEST(TokenizerGolden, SmolLm2Exported) {
+  const std::string path = std::string(TITAN_WHEELS_DIR) + "/" + kModelFile;
+  const auto model = formats::OpenModelSource(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto material = ToHfTokenizer((*model)->tokenizer(), path);
+  ASSERT_TRUE(material.ok()) << material.status();
+  EXPECT_FALSE(material->gguf.has_value());
+  const auto exported = Tokenizer::FromMaterial(*material, "exported");
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_EQ((*exported)->eos_id(), SmolLm2().eos_id());
+  EXPECT_EQ((*exported)->bos_id(), SmolLm2().bos_id());
+  GoldenFile file("tokenizer/smollm2.json");
+  file.Run([&](const json& c) { return CheckEncodeAndDecode(**exported, c); });
+  file.ExpectSkipped(0);
 }
 
 int HexDigit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }

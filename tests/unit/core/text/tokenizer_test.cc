@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/philox.h"
+#include "core/text/tokenizer_export.h"
 #include "tests/support/test_files.h"
 
 namespace titan::text {
@@ -297,6 +298,28 @@ TEST(TokenizerTest, GgufKeysAreCheckedByName) {
     const auto tokenizer = Tokenizer::FromGguf(gguf, "f");
     ASSERT_FALSE(tokenizer.ok()) << c.words;
     EXPECT_THAT(MessageOf(tokenizer.status()), HasSubstr(c.words));
+  }
+}
+
+TEST(TokenizerTest, ExportKeepsWhatThePreTokenizerNameMeans) {
+  for (const char* pre : {"smollm", "gpt-2", "qwen2", "llama-bpe"}) {
+    SCOPED_TRACE(pre);
+    formats::TokenizerMaterial material;
+    material.gguf = SmallGguf();
+    material.gguf->pre = pre;
+    material.gguf->add_bos = true;
+    const auto from_gguf = Tokenizer::FromMaterial(material, "f");
+    ASSERT_TRUE(from_gguf.ok()) << from_gguf.status();
+    const auto exported = ToHfTokenizer(material, "f");
+    ASSERT_TRUE(exported.ok()) << exported.status();
+    const auto from_json = Tokenizer::FromMaterial(*exported, "g");
+    ASSERT_TRUE(from_json.ok()) << from_json.status();
+    EncodeOptions options;
+    options.add_special = true;
+    for (const char* text : {"ab1ab11", "<|end|>a b", "b\na ab", ""}) {
+      EXPECT_EQ(*(*from_json)->Encode(text, options), *(*from_gguf)->Encode(text, options));
+    }
+    EXPECT_EQ((*from_json)->bos_id(), 0);
   }
 }
 
