@@ -6,7 +6,7 @@ titan_test(kernels_ops_test LABEL unit TIMEOUT 120
 # The same binary over all 2^32 inputs of every one-argument function.
 add_test(NAME unit/kernels_ops_all_inputs
   COMMAND kernels_ops_test --gtest_filter=ElementaryTest.Vectors* --all_inputs)
-set_tests_properties(unit/kernels_ops_all_inputs PROPERTIES LABELS long TIMEOUT 5400)
+set_tests_properties(unit/kernels_ops_all_inputs PROPERTIES LABELS long TIMEOUT 3600)
 
 titan_test(kernels_golden_test LABEL golden SOURCES golden_runner/kernels_golden_test.cc
   USES core/kernels LIBS nlohmann_json::nlohmann_json)
