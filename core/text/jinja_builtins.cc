@@ -104,7 +104,7 @@ bool CallTest(const std::string& name, const Value& v, const Args& args) {
   if (name == "escaped") return v.IsMarkup();
   if (name == "lower") return CasedAs(v, false);
   if (name == "upper") return CasedAs(v, true);
-  if (name == "odd") return Truthy(BinaryOp("%", v, Value::Integer(2)));
+  if (name == "odd") return Equal(BinaryOp("%", v, Value::Integer(2)), Value::Integer(1));
   if (name == "even") return !Truthy(BinaryOp("%", v, Value::Integer(2)));
   if (name == "divisibleby") return !Truthy(BinaryOp("%", v, one()));
   if (name == "in") return Contains(one(), v);

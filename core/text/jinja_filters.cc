@@ -53,7 +53,9 @@ Value SortKey(const Value& item, const Value& attribute, bool case_sensitive) {
     }
     return Value::MakeList(std::move(keys));
   }
-  return FoldCase(Attribute(item, attribute, Value()), case_sensitive);
+  Value key = FoldCase(Attribute(item, attribute, Value()), case_sensitive);
+  // In a list of one, so that keys which are all missing are equal.
+  return attribute.IsUndefined() || attribute.IsNone() ? key : Value::MakeList({std::move(key)});
 }
 
 // Stable; a failing comparison fails before the sort begins to move anything.
@@ -102,6 +104,7 @@ Value Unique(const Call& c) {
   std::vector<Value> out;
   for (const Value& item : Iterate(c.input)) {
     const Value key = FoldCase(Attribute(item, b[1], Value()), b.Flag(0));
+    CheckHashable(key);
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& v) { return Equal(v, key); }))
       continue;
     seen.push_back(key);
@@ -166,6 +169,7 @@ Args WithoutFirst(const Args& args, size_t count) {
 
 Value Map(const Call& c) {
   std::vector<Value> out;
+  if (!Truthy(c.input)) return Value::MakeIterator({});
   const Items items = Iterate(c.input);
   if (c.args.positional.empty()) {
     const Bound b = c.Bind({"attribute", "default"}, 0);
@@ -187,6 +191,7 @@ Value Select(const Call& c, bool keep, bool by_attribute) {
   if (given.size() < first) Fail("Missing parameter for attribute name");
   const Args rest = WithoutFirst(c.args, std::min(first + 1, given.size()));
   std::vector<Value> out;
+  if (!Truthy(c.input)) return Value::MakeIterator({});
   for (const Value& item : Iterate(c.input)) {
     const Value tested = by_attribute ? GetPath(item, given[0]) : item;
     const bool pass =
@@ -313,6 +318,7 @@ Value Truncate(const Call& c) {
   const Int end_length = CountCodePoints(end);
   if (length < end_length) Fail("truncate: length is less than the length of end");
   if (leeway < 0) Fail("truncate: leeway is negative");
+  if (!c.input.IsString() && Length(c.input) - leeway <= length) return c.input;
   const Value text = c.Text();
   if (Length(text) - leeway <= length) return text;
   const Value cut =
@@ -332,7 +338,8 @@ Value Indent(const Call& c) {
     if (width > Int{kMaxTextBytes}) CheckTextSize(kMaxTextBytes + 1);
     indent.assign(static_cast<size_t>(std::max(Int{0}, width)), ' ');
   }
-  const Value text = c.Text();
+  RequireString(c.input, "what is indented");
+  const Value& text = c.input;
   const std::vector<std::string> lines = SplitLines(text.Str() + "\n", false);
   CheckTextSize(text.Str().size() + (lines.size() + 1) * uint64_t{indent.size() + 1});
   std::string out = b.Flag(1) ? indent : "";

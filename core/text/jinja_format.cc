@@ -131,7 +131,9 @@ std::string CutText(const std::string& text, int precision) {
 
 Int ToInteger(const Value& v, char type) {
   if (v.IsIntegral()) return v.AsInt();
-  if (v.Is(Kind::kFloat) && std::fabs(v.AsDouble()) < 1e37) return static_cast<Int>(v.AsDouble());
+  const bool truncates = type == 'd' || type == 'i' || type == 'u';
+  if (truncates && v.Is(Kind::kFloat) && std::fabs(v.AsDouble()) < 1e37)
+    return static_cast<Int>(v.AsDouble());
   Fail(std::string("%") + type + " format: a number is required, not " + TypeName(v));
 }
 
@@ -198,7 +200,13 @@ std::string Conversion(std::string_view text, size_t* pos, const std::function<V
       return Pad(spec, "", CutText(type == 's' ? ToText(v) : Repr(v), spec.precision), '>');
     case 'c':
       if (v.IsString() && CountCodePoints(v.Str()) == 1) return Pad(spec, "", v.Str(), '>');
-      Fail("%c requires a string of one character");
+      if (v.IsIntegral() && v.AsInt() >= 0 && v.AsInt() <= 0x10FFFF &&
+          (v.AsInt() < 0xD800 || v.AsInt() > 0xDFFF)) {
+        std::string one;
+        AppendUtf8(static_cast<char32_t>(v.AsInt()), &one);
+        return Pad(spec, "", one, '>');
+      }
+      Fail("%c requires a code point or a string of one character");
     case 'd':
     case 'i':
     case 'u':
@@ -284,6 +292,10 @@ std::string FormatSpec(const Value& v, const std::string& text) {
   if (text.empty()) return ToText(v);
   Spec spec = ParseSpec(text);
   if (v.IsUndefined()) Fail(v.UndefinedMessage());
+  if (!v.IsString() && !v.IsNumber()) {
+    Fail(std::string("unsupported format specifier '") + text + "' for object of type '" +
+         TypeName(v) + "'");
+  }
   if (v.IsString() || v.Is(Kind::kBool) || !v.IsNumber()) {
     const bool numeric_bool = v.Is(Kind::kBool) && spec.type != 0 && spec.type != 's';
     if (!numeric_bool) {

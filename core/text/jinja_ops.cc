@@ -49,6 +49,12 @@ Value Power(const Value& a, const Value& b) {
 
 Value Divide(std::string_view op, const Value& a, const Value& b) {
   if (b.AsDouble() == 0) Fail(op == "%" ? "integer modulo by zero" : "division by zero");
+  if (op == "/" && a.IsIntegral() && b.IsIntegral()) {
+    // In 113 bits, so that integers beyond 2^53 are not rounded before the division.
+    const __float128 quotient =
+        static_cast<__float128>(a.AsInt()) / static_cast<__float128>(b.AsInt());
+    return Value::Float(static_cast<double>(quotient));
+  }
   if (op == "/") return Value::Float(a.AsDouble() / b.AsDouble());
   if (a.IsIntegral() && b.IsIntegral()) {
     const Int x = a.AsInt();
@@ -67,7 +73,8 @@ Value Divide(std::string_view op, const Value& a, const Value& b) {
   double rest = std::fmod(x, y);
   if (rest != 0 && ((y < 0) != (rest < 0))) rest += y;
   if (op == "%") return Value::Float(rest == 0 ? std::copysign(0.0, y) : rest);
-  return Value::Float(std::floor((x - rest) / y + 0.5));
+  const double whole = (x - rest) / y;
+  return Value::Float(whole == 0 ? std::copysign(0.0, x / y) : std::floor(whole + 0.5));
 }
 
 Value Repeat(const Value& sequence, Int count) {
@@ -185,7 +192,7 @@ Items Iterate(const Value& v) {
     for (size_t i = 0; i < v.Str().size();) {
       std::string c;
       AppendUtf8(NextCodePoint(v.Str(), &i), &c);
-      items->push_back(Value::String(std::move(c), v.IsMarkup()));
+      items->push_back(Value::String(std::move(c)));
     }
   } else if (v.Is(Kind::kIterator)) {
     if (!std::exchange(v.AsIterator().used, true)) *items = std::move(v.AsIterator().items);
@@ -280,8 +287,7 @@ Value GetAttribute(const Value& v, const std::string& name) {
 Value GetSlice(const Value& v, const Value& start, const Value& stop, const Value& step) {
   RequireDefined(v);
   if (!v.IsString() && !(v.Is(Kind::kList) && v.AsList().type != ListType::kView)) {
-    // As a key that is not there.
-    return Value::Undefined(std::string(TypeName(v)) + " object has no slices");
+    Fail(std::string("'") + TypeName(v) + "' object has no slices");
   }
   std::vector<char32_t> points;
   if (v.IsString()) {

@@ -361,16 +361,12 @@ int Compare(const Value& a, const Value& b, const char* op) {
        TypeName(b) + "'");
 }
 
-namespace {
-
 void CheckHashable(const Value& key) {
   const bool list = key.Is(Kind::kList) && key.AsList().type != ListType::kTuple;
   if (key.Is(Kind::kDict) || list) {
     Fail(std::string("unhashable type: '") + TypeName(key) + "'");
   }
 }
-
-}  // namespace
 
 const Value* DictFind(const Dict& dict, const Value& key) {
   if (key.IsString()) return DictFind(dict, key.Str());

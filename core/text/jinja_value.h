@@ -181,6 +181,8 @@ bool Truthy(const Value& v);
 bool Equal(const Value& a, const Value& b);
 // -1, 0, 1; fails for kinds without an order. op names the operator in the message.
 int Compare(const Value& a, const Value& b, const char* op);
+// Fails for what cannot be a key: lists and dicts.
+void CheckHashable(const Value& key);
 // null when absent; fails for unhashable keys.
 const Value* DictFind(const Dict& dict, const Value& key);
 const Value* DictFind(const Dict& dict, std::string_view key);
