@@ -161,7 +161,9 @@ TEST(ChatTemplateLimits, HostileTemplatesEndInAnError) {
       "{{ x" + std::string(5000, '(') + std::string(5000, ')') + " }}",
   };
   for (const std::string& source : kHostile) {
-    ErrorOf(source);
+    ChatInput input;
+    input.limits.max_steps = 1'000'000;
+    ErrorOf(source, input);
   }
 }
 
