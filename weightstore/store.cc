@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
 
 namespace titan::weightstore {
@@ -92,11 +93,13 @@ StatusOr<Registration> Store::RegisterTrainer(const std::string& request_id,
     const uint64_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
     const uint64_t limit = options_.memory_limit_bytes;
     if (kept > limit || plan.slot_bytes > (limit - kept) / num_new) {
-      return ResourceExhausted(
-          "run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
-          std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
-          " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
-          ": raise it, or lower the schedule's max age or the model's size");
+      return WithReason(
+          ResourceExhausted(
+              "run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
+              std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
+              " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
+              ": raise it, or lower the schedule's max age or the model's size"),
+          kMemoryLimit);
     }
   }
   TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, plan.record));
@@ -160,8 +163,9 @@ StatusOr<BeginResult> Store::BeginVersion(const std::string& run_id, uint64_t ep
     if (first) ++stats_.begin_blocked;
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) {
-      return ResourceExhausted("version " + std::to_string(version) + " waited " +
-                               std::to_string(wait.count()) + " ms: " + blockers);
+      return WithReason(ResourceExhausted("version " + std::to_string(version) + " waited " +
+                                          std::to_string(wait.count()) + " ms: " + blockers),
+                        kRingFull);
     }
     // A change between the try and this wait costs at most one period.
     changed_.wait_until(lock, std::min(deadline, now + kExpiryPeriod));
@@ -321,6 +325,7 @@ StatusOr<uint64_t> Store::AdvanceOrchestratorEpoch(const std::string& request_id
 
 StoreStats Store::Stats() {
   std::lock_guard lock(mutex_);
+  Expire();
   StoreStats stats = stats_;
   stats.num_slots = memories_.size();
   stats.num_leases = state_.num_leases();

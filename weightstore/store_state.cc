@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "weightstore/client/reason.h"
 
 namespace titan::weightstore {
 namespace {
@@ -15,8 +16,22 @@ std::string Named(const std::string& run_id, uint64_t version) {
 
 Status Divergence(const std::string& run_id, uint64_t version, const Hash128& recorded,
                   const Hash128& offered) {
-  return FailedPrecondition("divergence: " + Named(run_id, version) + " is recorded with digest " +
-                            ToHex(recorded) + ", digest " + ToHex(offered) + " was offered");
+  return WithReason(
+      FailedPrecondition("divergence: " + Named(run_id, version) + " is recorded with digest " +
+                         ToHex(recorded) + ", digest " + ToHex(offered) + " was offered"),
+      kDivergence);
+}
+
+Status Superseded(const std::string& message) {
+  return WithReason(Aborted(message), kEpochSuperseded);
+}
+
+Status EvaluationBusy(const std::string& message) {
+  return WithReason(ResourceExhausted(message), kEvaluationSlotBusy);
+}
+
+Status NotServed(const std::string& message) {
+  return WithReason(FailedPrecondition(message), kVersionNotServed);
 }
 
 }  // namespace
@@ -101,13 +116,13 @@ Status StoreState::CheckEpoch(const std::string& run_id, const Run& run, uint64_
                            run_id);
   }
   if (epoch < run.record.trainer_epoch) {
-    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
-                   " is superseded by epoch " + std::to_string(run.record.trainer_epoch));
+    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id +
+                      " is superseded by epoch " + std::to_string(run.record.trainer_epoch));
   }
   if (run.record.ended) return FailedPrecondition("run " + run_id + " has ended");
   if (!run.writer_alive) {
-    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
-                   " has no slots: its writer's connection closed; register again");
+    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id +
+                      " has no slots: its writer's connection closed; register again");
   }
   return OkStatus();
 }
@@ -227,7 +242,7 @@ Status StoreState::InstallSlots(const std::string& run_id, uint64_t epoch,
                                 std::optional<uint64_t> evaluation) {
   TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
   if (run->record.trainer_epoch != epoch || run->record.ended) {
-    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id + " is superseded");
+    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id + " is superseded");
   }
   TITAN_CHECK(!run->writer_alive);
   for (const uint64_t slot_id : ring) slots_[slot_id] = {.run_id = run_id, .epoch = epoch};
@@ -417,8 +432,9 @@ Status StoreState::FinishVerify(const std::string& run_id, uint64_t epoch, uint6
   entry->verifying = false;
   if (writers != read) {
     AbortInProgress(runs_.at(run_id));
-    return DataLoss(Named(run_id, version) + ": the writer's digest is " + ToHex(writers) +
-                    ", the slot holds " + ToHex(read));
+    return WithReason(DataLoss(Named(run_id, version) + ": the writer's digest is " +
+                               ToHex(writers) + ", the slot holds " + ToHex(read)),
+                      kDigestMismatch);
   }
   entry->state = VersionState::kSealed;
   entry->digest = read;
@@ -486,7 +502,7 @@ StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& hol
   Hash128 digest;
   if (evaluation) {
     if (run->evaluation.state != EvaluationState::kPinned || run->evaluation.version != version) {
-      return FailedPrecondition(Named(run_id, version) + " is not in the evaluation slot");
+      return NotServed(Named(run_id, version) + " is not in the evaluation slot");
     }
     slot_id = *run->evaluation.slot_id;
     digest = run->evaluation.digest;
@@ -497,11 +513,13 @@ StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& hol
     }
     const Version& entry = found->second;
     if (entry.state == VersionState::kLost) {
-      return Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more");
+      return WithReason(
+          Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more"),
+          kVersionLost);
     }
     if (entry.state != VersionState::kCommitted) {
-      return FailedPrecondition(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
-                                ", only a COMMITTED version can be read");
+      return NotServed(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
+                       ", only a COMMITTED version can be read");
     }
     slot_id = entry.slot_id;
     digest = entry.digest;
@@ -583,20 +601,19 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
   switch (evaluation.state) {
     case EvaluationState::kPinned:
       if (evaluation.version == version) return PinOutcome{evaluation.digest, std::nullopt};
-      return ResourceExhausted("the evaluation slot of run " + run_id + " holds version " +
-                               std::to_string(evaluation.version) + "; unpin it first");
+      return EvaluationBusy("the evaluation slot of run " + run_id + " holds version " +
+                            std::to_string(evaluation.version) + "; unpin it first");
     case EvaluationState::kCopying:
-      return ResourceExhausted("the evaluation slot of run " + run_id +
-                               " is being filled with version " +
-                               std::to_string(evaluation.version));
+      return EvaluationBusy("the evaluation slot of run " + run_id +
+                            " is being filled with version " + std::to_string(evaluation.version));
     case EvaluationState::kEmpty:
     case EvaluationState::kUnpinned:
       break;
   }
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.slot_id == *evaluation.slot_id) {
-      return ResourceExhausted("the evaluation slot of run " + run_id + " is held by lease " +
-                               std::to_string(lease_id) + " of " + lease.holder);
+      return EvaluationBusy("the evaluation slot of run " + run_id + " is held by lease " +
+                            std::to_string(lease_id) + " of " + lease.holder);
     }
   }
   TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
@@ -628,8 +645,9 @@ Status StoreState::FinishPin(const std::string& run_id, uint64_t version, const 
   }
   if (!good) {
     evaluation.state = EvaluationState::kEmpty;
-    return DataLoss(Named(run_id, version) +
-                    ": its copy for evaluation has another digest than was committed");
+    return WithReason(DataLoss(Named(run_id, version) +
+                               ": its copy for evaluation has another digest than was committed"),
+                      kDigestMismatch);
   }
   evaluation.state = EvaluationState::kPinned;
   effects_.headers.push_back({plan.to_slot, version, plan.grant, plan.digest});
@@ -671,8 +689,8 @@ StatusOr<std::optional<RunRecord>> StoreState::PlanEndRun(const std::string& run
                            run_id);
   }
   if (epoch != 0 && epoch < run->record.trainer_epoch) {
-    return Aborted("epoch " + std::to_string(epoch) + " of run " + run_id +
-                   " is superseded by epoch " + std::to_string(run->record.trainer_epoch));
+    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id +
+                      " is superseded by epoch " + std::to_string(run->record.trainer_epoch));
   }
   if (run->record.ended) return std::optional<RunRecord>();
   RunRecord record = run->record;

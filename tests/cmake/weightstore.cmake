@@ -2,8 +2,14 @@
 titan_test(weightstore_test LABEL unit
   SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/weights_digest_test.cc
           unit/weightstore/store_state_test.cc unit/weightstore/store_state_property_test.cc
-  USES core/base weightstore/client weightstore)
+          unit/services/weightstore/memory_limit_test.cc
+  USES core/base weightstore/client weightstore services/weightstore
+  LIBS PkgConfig::XXHASH)
 # Real processes and memory files.
 titan_test(weightstore_store_test LABEL unit TIMEOUT 60
   SOURCES unit/weightstore/store_test.cc unit/weightstore/store_process_test.cc
   USES core/base core/storage weightstore/client weightstore)
+titan_test(weightstore_daemon_test LABEL integration TIMEOUT 120
+  SOURCES integration/weightstore_daemon_test.cc
+  USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
+  DEPENDS titan-weightstore)

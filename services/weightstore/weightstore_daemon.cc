@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/weightstore/weightstore_daemon.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "core/base/hash.h"
+#include "core/runtime/log.h"
+#include "core/storage/rocksdb_store.h"
+#include "services/weightstore/memory_limit.h"
+#include "services/weightstore/weightstore_service.h"
+#include "weightstore/socket_server.h"
+#include "weightstore/store.h"
+
+namespace titan::weightstore {
+namespace {
+
+namespace asio = rpc::asio;
+using config::v1::WeightStoreConfig;
+
+constexpr uint32_t kDefaultLeaseTtlMs = 10'000;
+constexpr uint32_t kMinLeaseTtlMs = 100;
+constexpr uint32_t kMaxLeaseTtlMs = 3'600'000;
+constexpr uint64_t kMinMemoryLimit = 1 << 20;
+constexpr std::chrono::milliseconds kStatsPeriod{1'000};
+// Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
+constexpr unsigned kMaxHashThreads = 4;
+
+void ValidateConfig(const WeightStoreConfig& config, rpc::ConfigProblems* problems) {
+  if (config.role() != "both") {
+    problems->push_back(
+        {"role", "wants 'both' (leader and host in one process), has '" + config.role() + "'"});
+  }
+  if (config.lease_ttl_ms() < kMinLeaseTtlMs || config.lease_ttl_ms() > kMaxLeaseTtlMs) {
+    problems->push_back({"lease_ttl_ms", "wants 100 to 3600000 ms"});
+  }
+  if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
+    problems->push_back({"memory_limit_bytes", "wants at least 1048576 bytes"});
+  }
+  if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
+    const Status path = CheckSocketPath(SocketPathOf(config));
+    if (!path.ok()) problems->push_back({"socket_path", MessageOf(path)});
+  }
+}
+
+class WeightStoreDaemon final : public rpc::DaemonService {
+ public:
+  static StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const WeightStoreConfig& config,
+                                                              rpc::DaemonContext& context) {
+    std::unique_ptr<WeightStoreDaemon> daemon(new WeightStoreDaemon(context));
+    TITAN_ASSIGN_OR_RETURN(daemon->index_,
+                           storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
+    StoreOptions options;
+    options.memory_limit_bytes = config.memory_limit_bytes();
+    if (!config.has_memory_limit_bytes()) {
+      TITAN_ASSIGN_OR_RETURN(options.memory_limit_bytes, DefaultMemoryLimit());
+    }
+    options.lease_ttl_ms = config.lease_ttl_ms();
+    options.hash_threads =
+        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
+    // Another start for each life: numbers of an earlier life are refused as stale.
+    options.first_number = Hash64(context.incarnation) >> 2;
+    const Clock& clock = context.clock;
+    options.unix_ms = [&clock] { return clock.UnixMs(); };
+    options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
+    TITAN_ASSIGN_OR_RETURN(daemon->store_, Store::Open(*daemon->index_, std::move(options)));
+    TITAN_ASSIGN_OR_RETURN(daemon->socket_,
+                           SocketServer::Start(SocketPathOf(config), *daemon->store_));
+    daemon->service_ = std::make_unique<WeightStoreGrpcService>(context.server, context.blocking,
+                                                                context.metrics, *daemon->store_);
+    TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
+              {"memory_limit_bytes", daemon->store_->Stats().memory_limit_bytes},
+              {"lane", "same_host_map"});
+    return std::unique_ptr<rpc::DaemonService>(std::move(daemon));
+  }
+
+  std::vector<grpc::Service*> services() override { return {service_.get()}; }
+
+  asio::awaitable<Status> Start() override {
+    asio::co_spawn(context_.control, ReportStats(), asio::detached);
+    context_.set_ready(true, "");
+    co_return OkStatus();
+  }
+
+  asio::awaitable<void> Drain() override {
+    draining_ = true;
+    timer_.cancel();
+    store_->Shutdown();
+    co_return;
+  }
+
+ private:
+  explicit WeightStoreDaemon(rpc::DaemonContext& context)
+      : context_(context), timer_(context.control) {
+    runtime::Metrics& metrics = context.metrics;
+    slot_bytes_ = metrics.AddGauge("titan_weightstore_slot_bytes", "Memory of all slots");
+    limit_bytes_ =
+        metrics.AddGauge("titan_weightstore_memory_limit_bytes", "Most memory that slots may take");
+    slots_ = metrics.AddGauge("titan_weightstore_slots", "Slots, rings and evaluation together");
+    leases_ = metrics.AddGauge("titan_weightstore_leases", "Leases of readers");
+    committed_ = metrics.AddGauge("titan_weightstore_versions_committed",
+                                  "Versions committed since the start");
+    verify_failures_ =
+        metrics.AddGauge("titan_weightstore_verify_failures",
+                         "Slots whose bytes were not what their writer hashed; must be 0");
+    metrics
+        .AddGauge("titan_weightstore_lane_info", "1 for the way in which weights reach readers",
+                  {{"lane", "same_host_map"}})
+        .Set(1);
+  }
+
+  // Stats also ends the leases whose time is over, when nobody else calls the store.
+  asio::awaitable<void> ReportStats() {
+    while (!draining_) {
+      const StoreStats stats = store_->Stats();
+      slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
+      limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
+      slots_.Set(static_cast<double>(stats.num_slots));
+      leases_.Set(static_cast<double>(stats.num_leases));
+      committed_.Set(static_cast<double>(stats.versions_committed));
+      verify_failures_.Set(static_cast<double>(stats.verify_failures));
+      timer_.expires_after(kStatsPeriod);
+      boost::system::error_code woken;
+      co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    }
+  }
+
+  // Destroyed in the opposite order: the socket's thread and the service use the store.
+  rpc::DaemonContext& context_;
+  std::unique_ptr<storage::KeyValueStore> index_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<SocketServer> socket_;
+  std::unique_ptr<WeightStoreGrpcService> service_;
+  asio::steady_timer timer_;  // control strand only, like draining_
+  bool draining_ = false;
+  runtime::Gauge slot_bytes_, limit_bytes_, slots_, leases_, committed_, verify_failures_;
+};
+
+}  // namespace
+
+std::string SocketPathOf(const WeightStoreConfig& config) {
+  return config.socket_path().empty() ? config.daemon().data_folder() + "/ws.sock"
+                                      : config.socket_path();
+}
+
+rpc::DaemonSpec<WeightStoreConfig> WeightStoreDaemonSpec() {
+  rpc::DaemonSpec<WeightStoreConfig> spec;
+  spec.role = "weightstore";
+  spec.description =
+      "Keeps the policy versions of runs in sealed memory and serves them to readers.";
+  spec.worker_role = type::v1::WORKER_ROLE_WEIGHTSTORE;
+  spec.fill_defaults = [](WeightStoreConfig* config) {
+    config->set_role("both");
+    config->set_lease_ttl_ms(kDefaultLeaseTtlMs);
+  };
+  spec.validate = ValidateConfig;
+  spec.create = WeightStoreDaemon::Create;
+  return spec;
+}
+
+}  // namespace titan::weightstore

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/weightstore/weightstore_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include "core/runtime/log.h"
+#include "services/weightstore_client/convert.h"
+#include "weightstore/client/reason.h"
+
+namespace titan::weightstore {
+namespace {
+
+namespace asio = rpc::asio;
+using std::chrono::steady_clock;
+
+constexpr uint32_t kMaxWaitMs = 600'000;
+// How often a call that waits for the ring looks again.
+constexpr std::chrono::milliseconds kRingPeriod{5};
+
+double SecondsSince(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
+v1::VersionInfo ToProto(const VersionInfo& info) {
+  v1::VersionInfo message;
+  message.set_version(info.version);
+  message.set_state(static_cast<v1::VersionState>(info.state));
+  if (info.record.has_value()) {
+    message.set_weights_digest(ToHex(info.record->digest));
+    message.set_plan_digest(info.record->plan_digest);
+    message.set_train_step(info.record->train_step);
+    message.set_committed_unix_ms(info.record->committed_unix_ms);
+  }
+  for (const std::string& holder : info.holders) message.add_holders(holder);
+  return message;
+}
+
+}  // namespace
+
+WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
+                                               runtime::BlockingPool& blocking,
+                                               runtime::Metrics& metrics, Store& store)
+    : server_(server),
+      blocking_(blocking),
+      store_(store),
+      ring_full_(metrics.AddCounter("titan_weightstore_ring_full_total",
+                                    "BeginVersion calls that found every slot in use")),
+      verify_seconds_(metrics.AddHistogram("titan_weightstore_verify_seconds",
+                                           "Time to hash a written slot and compare digests",
+                                           runtime::SecondsBuckets())),
+      commit_seconds_(metrics.AddHistogram("titan_weightstore_commit_seconds",
+                                           "Time of a commit with its synced record",
+                                           runtime::SecondsBuckets())) {}
+
+template <typename Request, typename Response, typename Work>
+grpc::ServerUnaryReactor* WeightStoreGrpcService::ServeBlocking(Context* context,
+                                                                const Request* request,
+                                                                Response* response, Work work) {
+  return rpc::ServeUnaryThen(
+      server_, context, request, response,
+      [this, work](Request message, std::function<void(StatusOr<Response>)> reply) {
+        const Status posted = blocking_.Post([work, message = std::move(message), reply] {
+          StatusOr<Response> result = work(message);
+          if (!result.ok()) result = ReasonToRpc(result.status());
+          reply(std::move(result));
+        });
+        if (!posted.ok()) reply(posted);
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::RegisterTrainer(
+    Context* context, const v1::RegisterTrainerRequest* request,
+    v1::RegisterTrainerResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::RegisterTrainerRequest& message) -> StatusOr<v1::RegisterTrainerResponse> {
+        if (message.evaluation_slots() != 1) {
+          return InvalidArgument("evaluation_slots: must be 1 in this version");
+        }
+        TITAN_ASSIGN_OR_RETURN(const Manifest manifest, FromProto(message.manifest()));
+        const auto start = steady_clock::now();
+        TITAN_ASSIGN_OR_RETURN(const Registration registration,
+                               store_.RegisterTrainer(message.request_id(), message.run_id(),
+                                                      manifest, message.max_age()));
+        TITAN_LOG(kInfo, "trainer_registered", {"run_id", message.run_id()},
+                  {"epoch", registration.epoch}, {"ring_slots", registration.ring_slots},
+                  {"slot_bytes", manifest.slot_bytes}, {"seconds", SecondsSince(start)});
+        v1::RegisterTrainerResponse answer;
+        answer.set_epoch(registration.epoch);
+        answer.set_ring_slots(registration.ring_slots);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::BeginVersion(
+    Context* context, const v1::BeginVersionRequest* request, v1::BeginVersionResponse* response) {
+  return rpc::ServeUnary(
+      server_, context, request, response,
+      [this](v1::BeginVersionRequest message) { return Begin(std::move(message)); });
+}
+
+asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begin(
+    v1::BeginVersionRequest request) {
+  const auto deadline =
+      steady_clock::now() + std::chrono::milliseconds(std::min(request.wait_ms(), kMaxWaitMs));
+  asio::steady_timer timer(server_.control());
+  for (bool first = true;; first = false) {
+    std::string blockers;
+    const StatusOr<std::optional<BeginResult>> result =
+        store_.TryBeginVersion(request.run_id(), request.epoch(), request.version(), &blockers);
+    if (!result.ok()) co_return ReasonToRpc(result.status());
+    if (result->has_value()) {
+      v1::BeginVersionResponse response;
+      response.set_grant((*result)->grant);
+      if ((*result)->recorded_digest.has_value()) {
+        response.set_recorded_digest(ToHex(*(*result)->recorded_digest));
+      }
+      co_return response;
+    }
+    if (first) {
+      ring_full_.Add();
+      TITAN_LOG(kWarning, "ring_full", {"run_id", request.run_id()}, {"version", request.version()},
+                {"blockers", blockers});
+    }
+    if (steady_clock::now() >= deadline) {
+      co_return ReasonToRpc(
+          WithReason(ResourceExhausted("version " + std::to_string(request.version()) + " waited " +
+                                       std::to_string(request.wait_ms()) + " ms: " + blockers),
+                     kRingFull));
+    }
+    timer.expires_after(kRingPeriod);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::PutDone(Context* context,
+                                                          const v1::PutDoneRequest* request,
+                                                          v1::PutDoneResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::PutDoneRequest& message) -> StatusOr<v1::PutDoneResponse> {
+        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                               DigestFromProto("weights_digest", message.weights_digest()));
+        const auto start = steady_clock::now();
+        const Status done = store_.PutDone(message.run_id(), message.epoch(), message.version(),
+                                           message.grant(), digest);
+        if (!done.ok()) {
+          if (done.code() == StatusCode::kDataLoss) {
+            TITAN_LOG(kError, "verify_failed", {"run_id", message.run_id()},
+                      {"version", message.version()}, {"status", done});
+          }
+          return done;
+        }
+        verify_seconds_.Observe(SecondsSince(start));
+        return v1::PutDoneResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::CommitVersion(
+    Context* context, const v1::CommitVersionRequest* request,
+    v1::CommitVersionResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::CommitVersionRequest& message) -> StatusOr<v1::CommitVersionResponse> {
+        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                               DigestFromProto("weights_digest", message.weights_digest()));
+        const auto start = steady_clock::now();
+        TITAN_ASSIGN_OR_RETURN(
+            const int64_t committed_unix_ms,
+            store_.CommitVersion(message.run_id(), message.epoch(), message.version(), digest,
+                                 message.plan_digest(), message.train_step()));
+        commit_seconds_.Observe(SecondsSince(start));
+        TITAN_LOG(kInfo, "version_committed", {"run_id", message.run_id()},
+                  {"version", message.version()}, {"weights_digest", message.weights_digest()});
+        v1::CommitVersionResponse answer;
+        answer.set_committed_unix_ms(committed_unix_ms);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::AcquireLease(
+    Context* context, const v1::AcquireLeaseRequest* request, v1::AcquireLeaseResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::AcquireLeaseRequest& message) -> StatusOr<v1::AcquireLeaseResponse> {
+        TITAN_ASSIGN_OR_RETURN(const Lease lease,
+                               store_.AcquireLease(message.holder(), message.run_id(),
+                                                   message.version(), message.evaluation()));
+        v1::AcquireLeaseResponse answer;
+        answer.set_lease_id(lease.lease_id);
+        answer.set_grant(lease.grant);
+        answer.set_weights_digest(ToHex(lease.digest));
+        *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::ReleaseLease(
+    Context* context, const v1::ReleaseLeaseRequest* request, v1::ReleaseLeaseResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::ReleaseLeaseRequest& message) -> StatusOr<v1::ReleaseLeaseResponse> {
+        TITAN_RETURN_IF_ERROR(store_.ReleaseLease(message.lease_id()));
+        return v1::ReleaseLeaseResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::PinForEvaluation(
+    Context* context, const v1::PinForEvaluationRequest* request,
+    v1::PinForEvaluationResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::PinForEvaluationRequest& message) -> StatusOr<v1::PinForEvaluationResponse> {
+        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                               store_.PinForEvaluation(message.run_id(), message.version()));
+        TITAN_LOG(kInfo, "evaluation_pinned", {"run_id", message.run_id()},
+                  {"version", message.version()});
+        v1::PinForEvaluationResponse answer;
+        answer.set_weights_digest(ToHex(digest));
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::UnpinEvaluation(
+    Context* context, const v1::UnpinEvaluationRequest* request,
+    v1::UnpinEvaluationResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::UnpinEvaluationRequest& message) -> StatusOr<v1::UnpinEvaluationResponse> {
+        TITAN_RETURN_IF_ERROR(store_.UnpinEvaluation(message.run_id(), message.version()));
+        return v1::UnpinEvaluationResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::ListVersions(
+    Context* context, const v1::ListVersionsRequest* request, v1::ListVersionsResponse* response) {
+  return ServeBlocking(
+      context, request, response,
+      [this](const v1::ListVersionsRequest& message) -> StatusOr<v1::ListVersionsResponse> {
+        TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
+                               store_.ListVersions(message.run_id()));
+        v1::ListVersionsResponse answer;
+        for (const VersionInfo& info : versions) *answer.add_versions() = ToProto(info);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::EndRun(Context* context,
+                                                         const v1::EndRunRequest* request,
+                                                         v1::EndRunResponse* response) {
+  return ServeBlocking(context, request, response,
+                       [this](const v1::EndRunRequest& message) -> StatusOr<v1::EndRunResponse> {
+                         TITAN_RETURN_IF_ERROR(store_.EndRun(message.run_id(), message.epoch()));
+                         TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
+                         return v1::EndRunResponse();
+                       });
+}
+
+grpc::ServerUnaryReactor* WeightStoreGrpcService::AdvanceOrchestratorEpoch(
+    Context* context, const v1::AdvanceOrchestratorEpochRequest* request,
+    v1::AdvanceOrchestratorEpochResponse* response) {
+  return ServeBlocking(context, request, response,
+                       [this](const v1::AdvanceOrchestratorEpochRequest& message)
+                           -> StatusOr<v1::AdvanceOrchestratorEpochResponse> {
+                         TITAN_ASSIGN_OR_RETURN(
+                             const uint64_t epoch,
+                             store_.AdvanceOrchestratorEpoch(message.request_id()));
+                         TITAN_LOG(kInfo, "orchestrator_epoch_issued", {"epoch", epoch});
+                         v1::AdvanceOrchestratorEpochResponse answer;
+                         answer.set_epoch(epoch);
+                         return answer;
+                       });
+}
+
+}  // namespace titan::weightstore

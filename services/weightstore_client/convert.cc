@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/weightstore_client/convert.h"
+
+#include <utility>
+
+#include "services/rpc/status_convert.h"
+#include "weightstore/client/reason.h"
+
+namespace titan::weightstore {
+namespace {
+
+struct Advice {
+  std::string_view reason;
+  std::string_view fix;
+  int64_t retry_after_ms;
+};
+
+constexpr Advice kAdvice[] = {
+    {kDivergence, "Start a new run: these weights are not the ones that were committed.", 0},
+    {kEpochSuperseded, "End this trainer, or register it again.", 0},
+    {kRingFull, "Let the workers that the message names release their versions, or end them.",
+     1000},
+    {kMemoryLimit, "Raise memory_limit_bytes of the weight store or use a smaller model.", 0},
+    {kVersionLost, "Resume the job: its trainer makes the version again.", 1000},
+    {kVersionNotServed, "Ask for a committed version; ListVersions shows them.", 0},
+    {kEvaluationSlotBusy, "Unpin the version that the message names and wait for its readers.",
+     1000},
+    {kDigestMismatch, "Begin the version again; if it comes back, test the machine's memory.", 0},
+};
+
+}  // namespace
+
+v1::Manifest ToProto(const Manifest& manifest) {
+  v1::Manifest message;
+  for (const TensorEntry& tensor : manifest.tensors) {
+    v1::Tensor& entry = *message.add_tensors();
+    entry.set_name(tensor.name);
+    entry.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
+    entry.set_dtype(std::string(NameOf(tensor.dtype)));
+    entry.set_layout(tensor.layout == Layout::kRows ? v1::TENSOR_LAYOUT_ROWS
+                                                    : v1::TENSOR_LAYOUT_PANELS32);
+    entry.set_offset(tensor.offset);
+    entry.set_num_bytes(tensor.num_bytes);
+  }
+  message.set_slot_bytes(manifest.slot_bytes);
+  message.set_model_config_json(manifest.model_config_json);
+  message.set_contract_forward(manifest.contract_forward);
+  message.set_contract_training(manifest.contract_training);
+  return message;
+}
+
+StatusOr<Manifest> FromProto(const v1::Manifest& message) {
+  Manifest manifest;
+  for (const v1::Tensor& entry : message.tensors()) {
+    TensorEntry tensor;
+    tensor.name = entry.name();
+    tensor.shape.assign(entry.shape().begin(), entry.shape().end());
+    StatusOr<DType> dtype = DTypeFromName(entry.dtype());
+    if (!dtype.ok())
+      return Annotate(dtype.status(), "manifest.tensors[" + entry.name() + "].dtype");
+    tensor.dtype = *dtype;
+    switch (entry.layout()) {
+      case v1::TENSOR_LAYOUT_ROWS:
+        tensor.layout = Layout::kRows;
+        break;
+      case v1::TENSOR_LAYOUT_PANELS32:
+        tensor.layout = Layout::kPanels32;
+        break;
+      default:
+        return InvalidArgument("manifest.tensors[" + entry.name() +
+                               "].layout: must be rows or panels32");
+    }
+    tensor.offset = entry.offset();
+    tensor.num_bytes = entry.num_bytes();
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  manifest.slot_bytes = message.slot_bytes();
+  manifest.model_config_json = message.model_config_json();
+  manifest.contract_forward = message.contract_forward();
+  manifest.contract_training = message.contract_training();
+  TITAN_RETURN_IF_ERROR(Validate(manifest));
+  return manifest;
+}
+
+StatusOr<Hash128> DigestFromProto(std::string_view field, const std::string& hex) {
+  Hash128 digest;
+  if (!FromHex(hex, &digest)) {
+    return InvalidArgument(std::string(field) + ": must be 32 lower-case hex digits");
+  }
+  return digest;
+}
+
+Status ReasonToRpc(const Status& status) {
+  if (status.ok()) return status;
+  const std::string reason = ReasonOf(status);
+  for (const Advice& advice : kAdvice) {
+    if (advice.reason == reason) {
+      return rpc::WithReason(status, reason, advice.fix, advice.retry_after_ms);
+    }
+  }
+  return status;
+}
+
+Status ReasonFromRpc(const Status& status) {
+  if (status.ok()) return status;
+  const std::string reason = rpc::ReasonOf(status);
+  return reason.empty() ? status : WithReason(status, reason);
+}
+
+}  // namespace titan::weightstore

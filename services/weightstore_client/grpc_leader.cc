@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/weightstore_client/grpc_leader.h"
+
+#include <future>
+#include <utility>
+
+#include "services/rpc/channel.h"
+#include "services/weightstore_client/convert.h"
+
+namespace titan::weightstore {
+namespace {
+
+// How much longer than its deadline a call may take to come back before it is given up.
+constexpr std::chrono::milliseconds kGrace{5'000};
+
+}  // namespace
+
+GrpcLeader::GrpcLeader(rpc::RpcClient& client,
+                       std::unique_ptr<v1::WeightStoreService::StubInterface> stub,
+                       GrpcLeaderOptions options)
+    : client_(client), stub_(std::move(stub)), options_(options) {}
+
+StatusOr<std::unique_ptr<GrpcLeader>> GrpcLeader::Create(rpc::RpcClient& client,
+                                                         const std::string& address,
+                                                         GrpcLeaderOptions options) {
+  TITAN_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(address));
+  return std::unique_ptr<GrpcLeader>(
+      new GrpcLeader(client, v1::WeightStoreService::NewStub(channel), options));
+}
+
+template <typename Request, typename Response>
+StatusOr<Response> GrpcLeader::Call(rpc::UnaryMethod<Async, Request, Response> method,
+                                    Request request, std::chrono::milliseconds deadline) {
+  auto promise = std::make_shared<std::promise<StatusOr<Response>>>();
+  std::future<StatusOr<Response>> future = promise->get_future();
+  rpc::CallUnaryThen<v1::WeightStoreService::StubInterface, Async, Request, Response>(
+      client_, *stub_, method, std::move(request), deadline,
+      [promise, stub = stub_](StatusOr<Response> result) {
+        promise->set_value(std::move(result));
+      });
+  // The control strand may have ended without completing the call.
+  if (future.wait_for(deadline + kGrace) != std::future_status::ready) {
+    return DeadlineExceeded("the weight store's answer was not delivered: is the process ending?");
+  }
+  StatusOr<Response> result = future.get();
+  if (!result.ok()) return ReasonFromRpc(result.status());
+  return result;
+}
+
+StatusOr<Registration> GrpcLeader::RegisterTrainer(const std::string& request_id,
+                                                   const std::string& run_id,
+                                                   const Manifest& manifest, uint32_t max_age) {
+  v1::RegisterTrainerRequest request;
+  request.set_request_id(request_id);
+  request.set_run_id(run_id);
+  *request.mutable_manifest() = ToProto(manifest);
+  request.set_max_age(max_age);
+  request.set_evaluation_slots(1);
+  TITAN_ASSIGN_OR_RETURN(const v1::RegisterTrainerResponse response,
+                         Call(&Async::RegisterTrainer, std::move(request), options_.long_deadline));
+  return Registration{response.epoch(), response.ring_slots()};
+}
+
+StatusOr<BeginResult> GrpcLeader::BeginVersion(const std::string& run_id, uint64_t epoch,
+                                               uint64_t version, std::chrono::milliseconds wait) {
+  v1::BeginVersionRequest request;
+  request.set_run_id(run_id);
+  request.set_epoch(epoch);
+  request.set_version(version);
+  request.set_wait_ms(static_cast<uint32_t>(std::max<int64_t>(wait.count(), 0)));
+  TITAN_ASSIGN_OR_RETURN(const v1::BeginVersionResponse response,
+                         Call(&Async::BeginVersion, std::move(request), options_.deadline + wait));
+  BeginResult result;
+  result.grant = response.grant();
+  if (!response.recorded_digest().empty()) {
+    TITAN_ASSIGN_OR_RETURN(result.recorded_digest,
+                           DigestFromProto("recorded_digest", response.recorded_digest()));
+  }
+  return result;
+}
+
+Status GrpcLeader::PutDone(const std::string& run_id, uint64_t epoch, uint64_t version,
+                           uint64_t grant, const Hash128& digest) {
+  v1::PutDoneRequest request;
+  request.set_run_id(run_id);
+  request.set_epoch(epoch);
+  request.set_version(version);
+  request.set_grant(grant);
+  request.set_weights_digest(ToHex(digest));
+  return Call(&Async::PutDone, std::move(request), options_.long_deadline).status();
+}
+
+StatusOr<int64_t> GrpcLeader::CommitVersion(const std::string& run_id, uint64_t epoch,
+                                            uint64_t version, const Hash128& digest,
+                                            const std::string& plan_digest, uint64_t train_step) {
+  v1::CommitVersionRequest request;
+  request.set_run_id(run_id);
+  request.set_epoch(epoch);
+  request.set_version(version);
+  request.set_weights_digest(ToHex(digest));
+  request.set_plan_digest(plan_digest);
+  request.set_train_step(train_step);
+  TITAN_ASSIGN_OR_RETURN(const v1::CommitVersionResponse response,
+                         Call(&Async::CommitVersion, std::move(request), options_.deadline));
+  return response.committed_unix_ms();
+}
+
+StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::string& run_id,
+                                         uint64_t version, bool evaluation) {
+  v1::AcquireLeaseRequest request;
+  request.set_holder(holder);
+  request.set_run_id(run_id);
+  request.set_version(version);
+  request.set_evaluation(evaluation);
+  TITAN_ASSIGN_OR_RETURN(const v1::AcquireLeaseResponse response,
+                         Call(&Async::AcquireLease, std::move(request), options_.deadline));
+  Lease lease;
+  lease.lease_id = response.lease_id();
+  lease.grant = response.grant();
+  lease.run_id = run_id;
+  lease.version = version;
+  TITAN_ASSIGN_OR_RETURN(lease.digest,
+                         DigestFromProto("weights_digest", response.weights_digest()));
+  TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(response.manifest()));
+  lease.manifest = std::make_shared<const Manifest>(std::move(manifest));
+  return lease;
+}
+
+Status GrpcLeader::ReleaseLease(uint64_t lease_id) {
+  v1::ReleaseLeaseRequest request;
+  request.set_lease_id(lease_id);
+  return Call(&Async::ReleaseLease, std::move(request), options_.deadline).status();
+}
+
+}  // namespace titan::weightstore
