@@ -15,6 +15,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
@@ -152,5 +153,55 @@ void HealthListener::SetReady(bool ready, const std::string& reason) {
 }
 
 const std::string& HealthListener::address() const { return impl_->address; }
+
+namespace {
+
+asio::awaitable<void> Fetch(std::string address, std::string path,
+                            std::chrono::milliseconds deadline, StatusOr<HealthAnswer>* answer) {
+  const auto peer = ParseHostPort(address);
+  if (!peer.ok()) {
+    *answer = peer.status();
+    co_return;
+  }
+  boost::system::error_code error;
+  const auto ip = asio::ip::make_address(peer->host, error);
+  beast::tcp_stream stream(co_await asio::this_coro::executor);
+  stream.expires_after(deadline);
+  if (!error) {
+    co_await stream.async_connect(tcp::endpoint(ip, peer->port),
+                                  asio::redirect_error(asio::use_awaitable, error));
+  }
+  http::request<http::empty_body> request{http::verb::get, path, 11};
+  request.set(http::field::host, address);
+  request.keep_alive(false);
+  if (!error) {
+    co_await http::async_write(stream, request, asio::redirect_error(asio::use_awaitable, error));
+  }
+  beast::flat_buffer buffer;
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(16u << 20);
+  if (!error) {
+    co_await http::async_read(stream, buffer, parser,
+                              asio::redirect_error(asio::use_awaitable, error));
+  }
+  if (error == beast::error::timeout) {
+    *answer = DeadlineExceeded("no answer from " + address + path);
+  } else if (error) {
+    *answer = Unavailable("no answer from " + address + path + ": " + error.message());
+  } else {
+    *answer = HealthAnswer{static_cast<int>(parser.get().result_int()), parser.get().body()};
+  }
+}
+
+}  // namespace
+
+StatusOr<HealthAnswer> GetHealth(const std::string& address, const std::string& path,
+                                 std::chrono::milliseconds deadline) {
+  asio::io_context io{1};
+  StatusOr<HealthAnswer> answer = Internal("not asked");
+  asio::co_spawn(io, Fetch(address, path, deadline, &answer), asio::detached);
+  io.run();
+  return answer;
+}
 
 }  // namespace titan::runtime

@@ -7,6 +7,7 @@
 #ifndef TITAN_CORE_RUNTIME_HEALTH_H_
 #define TITAN_CORE_RUNTIME_HEALTH_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,14 @@ class HealthListener {
   explicit HealthListener(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+struct HealthAnswer {
+  int http_status = 0;
+  std::string body;
+};
+// GET `path` of a health listener, blocking. Unavailable: nobody answers; DeadlineExceeded.
+StatusOr<HealthAnswer> GetHealth(const std::string& address, const std::string& path,
+                                 std::chrono::milliseconds deadline);
 
 }  // namespace titan::runtime
 

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// up, supervise, down, status.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "clients/cli/commands.h"
+#include "clients/cluster/cluster.h"
+#include "clients/cluster/cluster_config.h"
+#include "clients/cluster/job_client.h"
+#include "clients/cluster/terminal.h"
+#include "core/runtime/endpoint.h"
+#include "core/runtime/files.h"
+#include "core/runtime/log.h"
+#include "core/runtime/shutdown.h"
+#include "services/rpc/config.h"
+
+namespace titan::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+constexpr seconds kDownDeadline{60};
+constexpr char kReady[] = "ready";
+
+StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
+                                                      const UpOptions& options) {
+  config::v1::ClusterConfig cluster;
+  cluster::FillClusterDefaults(&cluster);
+  rpc::ConfigOrigins origins;
+  if (!options.config.empty()) {
+    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.config, &cluster, &origins));
+  }
+  if (options.generators > 0) {
+    cluster.set_num_generators(static_cast<uint32_t>(options.generators));
+    origins.SetFromFlag("num_generators", "--generators");
+  }
+  if (!cluster.data_folder().empty() && cluster.data_folder() != common.data) {
+    return InvalidArgument(origins.Of("data_folder") +
+                           ": data_folder: leave it out, --data names the folder");
+  }
+  std::error_code error;
+  cluster.set_data_folder(std::filesystem::weakly_canonical(common.data, error).string());
+  if (error) return InvalidArgument("--data '" + common.data + "': " + error.message());
+  rpc::ConfigProblems problems;
+  cluster::ValidateCluster(cluster, &problems);
+  TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, origins));
+  return cluster;
+}
+
+std::string BinFolder() {
+  return std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
+}
+
+// supervisor.json; NotFound when no cluster was ever started there.
+StatusOr<Json> ReadSupervisor(const std::string& folder) {
+  TITAN_ASSIGN_OR_RETURN(const std::string text,
+                         runtime::ReadFile(cluster::SupervisorPath(folder), 64u << 20));
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("pid") || !json["pid"].is_number_integer() ||
+      !json.contains("state") || !json["state"].is_string() || !json.contains("processes") ||
+      !json["processes"].is_array()) {
+    return DataLoss("'" + cluster::SupervisorPath(folder) + "' is not a supervisor's file");
+  }
+  return json;
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t n = read(fd, buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return text;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+int Fail(const Status& status) {
+  std::cerr << "titanctl: " << MessageOf(status) << std::endl;
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+      return kExitUsage;
+    case StatusCode::kUnavailable:
+    case StatusCode::kNotFound:
+      return kExitUnreachable;
+    default:
+      return kExitFailed;
+  }
+}
+
+StatusOr<std::string> OrchestratorOf(const Common& common) {
+  if (!common.address.empty()) return common.address;
+  return cluster::OrchestratorAddressOf(common.data);
+}
+
+int Up(const Common& common, const UpOptions& options) {
+  const auto config = MakeClusterConfig(common, options);
+  if (!config.ok()) return Fail(config.status());
+  const std::string& folder = config->data_folder();
+  const Status made = runtime::MakeWritableFolder(folder + "/logs");
+  if (!made.ok()) return Fail(made);
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0)
+    return Fail(runtime::SystemError(errno, "cannot make", "pipe"));
+  const std::string exe = runtime::ExecutablePath();
+  const std::string log = folder + "/logs/supervisor.log";
+  const std::string fd_text = std::to_string(report[1]);
+  const std::string generators = std::to_string(options.generators);
+  std::vector<const char*> argv = {exe.c_str(),    "supervise",   "--data",
+                                   folder.c_str(), "--report_fd", fd_text.c_str()};
+  if (!options.config.empty()) {
+    argv.push_back("--config");
+    argv.push_back(options.config.c_str());
+  }
+  if (options.generators > 0) {
+    argv.push_back("--generators");
+    argv.push_back(generators.c_str());
+  }
+  argv.push_back(nullptr);
+  const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (log_fd < 0 || null_fd < 0) return Fail(runtime::SystemError(errno, "cannot open", log));
+  const pid_t pid = fork();
+  if (pid < 0) return Fail(runtime::SystemError(errno, "cannot fork for", exe));
+  if (pid == 0) {
+    setsid();  // outlives this terminal
+    dup2(null_fd, STDIN_FILENO);
+    dup2(log_fd, STDOUT_FILENO);
+    dup2(log_fd, STDERR_FILENO);
+    fcntl(report[1], F_SETFD, 0);
+    execv(argv[0], const_cast<char* const*>(argv.data()));
+    _exit(127);
+  }
+  close(report[1]);
+  close(log_fd);
+  close(null_fd);
+  std::cout << "starting the cluster in " << folder << std::endl;
+  const std::string outcome = ReadAll(report[0]);
+  close(report[0]);
+  if (outcome != kReady) {
+    return Fail(
+        Unavailable(outcome.empty() ? "the supervisor ended without a word; see " + log : outcome));
+  }
+  return ShowStatus(common);
+}
+
+int Supervise(const Common& common, const UpOptions& options, int report_fd) {
+  runtime::ShutdownSignal signal;
+  runtime::InitLog({.level = runtime::LogLevel::kInfo, .worker = "supervisor"});
+  const auto report = [report_fd](const std::string& text) {
+    if (report_fd < 0) return;
+    size_t done = 0;
+    while (done < text.size()) {
+      const ssize_t n = write(report_fd, text.data() + done, text.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;  // `up` has gone; the cluster stays
+      done += static_cast<size_t>(n);
+    }
+    close(report_fd);
+  };
+  const auto fail = [&](const Status& status) {
+    report(MessageOf(status));
+    return Fail(status);
+  };
+  if (report_fd >= 0) fcntl(report_fd, F_SETFD, FD_CLOEXEC);  // the daemons must not hold it
+  auto config = MakeClusterConfig(common, options);
+  if (!config.ok()) return fail(config.status());
+  cluster::ClusterOptions cluster_options;
+  cluster_options.config = *std::move(config);
+  cluster_options.bin_folder = BinFolder();
+  auto cluster =
+      cluster::Cluster::Start(std::move(cluster_options), [&] { return signal.requested(); });
+  if (!cluster.ok()) return fail(cluster.status());
+  report(kReady);
+  const Status reason = signal.Wait();
+  (*cluster)->Stop();
+  return reason.ok() ? kExitOk : kExitFailed;
+}
+
+int Down(const Common& common) {
+  const std::string& folder = common.data;
+  if (!runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
+    std::cout << "no cluster runs in " << folder << std::endl;
+    return kExitOk;
+  }
+  const auto supervisor = ReadSupervisor(folder);
+  if (!supervisor.ok()) return Fail(supervisor.status());
+  const pid_t pid = (*supervisor)["pid"].get<pid_t>();
+  if (pid <= 1 || kill(pid, SIGTERM) != 0) {
+    return Fail(FailedPrecondition("cannot signal the supervisor, pid " + std::to_string(pid)));
+  }
+  const auto deadline = steady_clock::now() + kDownDeadline;
+  while (runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
+    if (steady_clock::now() > deadline) {
+      return Fail(DeadlineExceeded("the cluster in '" + folder + "' did not end within " +
+                                   std::to_string(kDownDeadline.count()) + " s; see " + folder +
+                                   "/logs"));
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  std::cout << "the cluster in " << folder << " has ended" << std::endl;
+  return kExitOk;
+}
+
+int ShowStatus(const Common& common) {
+  Json out;
+  out["data_folder"] = common.data;
+  const bool local = common.address.empty();
+  std::string state = "unknown", reason;
+  std::vector<std::vector<std::string>> rows = {
+      {"NAME", "PID", "STATE", "RESTARTS", "ADDRESS", "DOING"}};
+  if (local) {
+    const bool running = runtime::FileLock::IsHeld(cluster::LockPath(common.data));
+    const auto supervisor = ReadSupervisor(common.data);
+    if (!running || !supervisor.ok()) {
+      if (common.json) {
+        out["state"] = "stopped";
+        std::cout << out.dump(2) << std::endl;
+      } else {
+        std::cout << "no cluster runs in " << common.data << std::endl;
+      }
+      return kExitUnreachable;
+    }
+    state = (*supervisor)["state"].get<std::string>();
+    reason = supervisor->value("reason", "");
+    out["supervisor"] = *supervisor;
+  }
+  out["state"] = state;
+  const auto address = OrchestratorOf(common);
+  StatusOr<orchestrator::v1::ListWorkersResponse> workers = Unavailable("not asked");
+  StatusOr<orchestrator::v1::ListJobsResponse> jobs = Unavailable("not asked");
+  if (address.ok()) {
+    out["orchestrator"] = *address;
+    if (auto client = cluster::JobClient::Connect(*address); client.ok()) {
+      workers = (*client)->ListWorkers();
+      jobs = (*client)->ListJobs();
+    }
+  }
+  out["workers"] = Json::array();
+  out["jobs"] = Json::array();
+  if (workers.ok()) {
+    for (const auto& worker : workers->workers()) {
+      out["workers"].push_back(Json::parse(rpc::ToJsonText(worker), nullptr, false));
+    }
+  }
+  if (jobs.ok()) {
+    for (const auto& job : jobs->jobs()) {
+      out["jobs"].push_back(Json::parse(rpc::ToJsonText(job), nullptr, false));
+    }
+  }
+  const bool reachable = workers.ok() && jobs.ok();
+  out["reachable"] = reachable;
+  if (common.json) {
+    std::cout << out.dump(2) << std::endl;
+    return reachable ? kExitOk : kExitUnreachable;
+  }
+  const auto find_worker = [&](const std::string& name) -> const orchestrator::v1::WorkerInfo* {
+    if (!workers.ok()) return nullptr;
+    for (const auto& worker : workers->workers()) {
+      if (worker.worker().worker_id() == name) return &worker;
+    }
+    return nullptr;
+  };
+  if (local) {
+    for (const auto& process : out["supervisor"]["processes"]) {
+      const std::string name = process.value("name", "");
+      const auto* worker = find_worker(name);
+      rows.push_back(
+          {name, std::to_string(process.value("pid", 0)), process.value("state", ""),
+           std::to_string(process.value("restarts", 0)),
+           worker != nullptr                        ? worker->worker().address()
+           : name == "orchestrator" && address.ok() ? *address
+                                                    : "-",
+           worker != nullptr
+               ? worker->state() + (worker->doing().empty() ? "" : ", " + worker->doing())
+               : "-"});
+    }
+  } else if (workers.ok()) {
+    for (const auto& worker : workers->workers()) {
+      rows.push_back({worker.worker().worker_id(), std::to_string(worker.worker().pid()),
+                      worker.state(), "-", worker.worker().address(),
+                      worker.doing().empty() ? "-" : worker.doing()});
+    }
+  }
+  const cluster::Terminal terminal = cluster::Terminal::Stdout();
+  if (local) {
+    const cluster::Color color = state == "running" ? cluster::Color::kGreen : cluster::Color::kRed;
+    std::cout << "cluster in " << common.data << ": " << terminal.Paint(color, state)
+              << (reason.empty() ? "" : " (" + reason + ")") << "\n";
+  }
+  std::cout << cluster::FormatTable(rows);
+  if (jobs.ok() && jobs->jobs_size() > 0) {
+    std::vector<std::vector<std::string>> table = {{"JOB", "NAME", "STATE", "STEPS", "REASON"}};
+    for (const auto& job : jobs->jobs()) {
+      table.push_back({job.job_id(), job.name(), cluster::NameOf(job.state()),
+                       fmt::format("{}/{}", job.steps_done(), job.steps_total()), job.reason()});
+    }
+    std::cout << "\n" << cluster::FormatTable(table);
+  }
+  if (!reachable) {
+    const Status& why = workers.ok() ? jobs.status() : workers.status();
+    return Fail(Annotate(address.ok() ? why : address.status(), "orchestrator"));
+  }
+  return kExitOk;
+}
+
+}  // namespace titan::cli

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A blocking client of the orchestrator, for programs of people: each call has a deadline and
+// returns Status.
+#ifndef TITAN_CLIENTS_CLUSTER_JOB_CLIENT_H_
+#define TITAN_CLIENTS_CLUSTER_JOB_CLIENT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/base/status.h"
+#include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
+
+namespace titan::cluster {
+
+// Reads a job file: strict JSON; model.path and data.path that are relative are taken from the
+// folder of the job file, made absolute and must exist.
+StatusOr<config::v1::JobSpec> ReadJobFile(const std::string& file);
+
+// True for states that a job does not leave.
+bool IsFinal(orchestrator::v1::JobState state);
+// "RUNNING" for JOB_STATE_RUNNING.
+std::string NameOf(orchestrator::v1::JobState state);
+
+// Thread-safe.
+class JobClient {
+ public:
+  static StatusOr<std::unique_ptr<JobClient>> Connect(const std::string& orchestrator_address);
+
+  // With a fresh request id; retried while the orchestrator is unavailable, within 10 s.
+  StatusOr<orchestrator::v1::SubmitJobResponse> Submit(const config::v1::JobSpec& spec);
+  StatusOr<orchestrator::v1::Job> Get(const std::string& job_id);
+  StatusOr<orchestrator::v1::Job> Cancel(const std::string& job_id, const std::string& reason);
+  StatusOr<orchestrator::v1::ListJobsResponse> ListJobs();
+  StatusOr<orchestrator::v1::ListWorkersResponse> ListWorkers();
+
+  // Feeds every event after `after_sequence` to on_event until the job has ended; answers the job.
+  // A stream that breaks is opened again where it stood, for up to 15 s without a new event.
+  // Cancelled: StopWatching.
+  StatusOr<orchestrator::v1::Job> Watch(
+      const std::string& job_id, uint64_t after_sequence,
+      const std::function<void(const orchestrator::v1::WatchJobResponse&)>& on_event);
+  // Makes Watch return, from any thread; also a later one.
+  void StopWatching();
+
+ private:
+  explicit JobClient(std::unique_ptr<orchestrator::v1::OrchestratorService::StubInterface> stub)
+      : stub_(std::move(stub)) {}
+
+  const std::unique_ptr<orchestrator::v1::OrchestratorService::StubInterface> stub_;
+  std::mutex mutex_;
+  grpc::ClientContext* watching_ = nullptr;
+  bool stop_watching_ = false;
+};
+
+}  // namespace titan::cluster
+
+#endif  // TITAN_CLIENTS_CLUSTER_JOB_CLIENT_H_

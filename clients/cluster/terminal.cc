@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cluster/terminal.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace titan::cluster {
+
+Terminal Terminal::Stdout() {
+  const char* no_color = std::getenv("NO_COLOR");
+  return Terminal(isatty(STDOUT_FILENO) != 0 && (no_color == nullptr || no_color[0] == '\0'));
+}
+
+std::string Terminal::Paint(Color color, std::string_view text) const {
+  if (!colors_ || color == Color::kNone) return std::string(text);
+  const char* code = color == Color::kRed      ? "31"
+                     : color == Color::kGreen  ? "32"
+                     : color == Color::kYellow ? "33"
+                                               : "1";
+  return fmt::format("\033[{}m{}\033[0m", code, text);
+}
+
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line += std::string(widths[i] - row[i].size() + 2, ' ');
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+std::string FormatSeconds(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "?";
+  const auto whole = static_cast<long>(std::lround(seconds));
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole / 60 % 60);
+}
+
+std::string FormatPlot(const std::vector<PlotSeries>& series, double x_max,
+                       const std::string& x_name, int width, int height) {
+  std::vector<std::string> grid(static_cast<size_t>(height) + 1,
+                                std::string(static_cast<size_t>(width) + 1, ' '));
+  std::string legend;
+  for (const PlotSeries& one : series) {
+    for (const auto& [x, y] : one.points) {
+      const double column = std::clamp(x / x_max, 0.0, 1.0) * width;
+      const double row = (1 - std::clamp(y, 0.0, 1.0)) * height;
+      grid[static_cast<size_t>(std::lround(row))][static_cast<size_t>(std::lround(column))] =
+          one.mark;
+    }
+    legend += fmt::format("{}{} {}", legend.empty() ? "" : "   ", one.mark, one.name);
+  }
+  std::string text;
+  for (int row = 0; row <= height; ++row) {
+    const double y = 1 - static_cast<double>(row) / height;
+    const bool labelled = row % 3 == 0;
+    std::string line = labelled ? fmt::format("{:4.2f} |", y) : std::string("     |");
+    line += grid[static_cast<size_t>(row)];
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  text += "     +" + std::string(static_cast<size_t>(width) + 1, '-') + "\n";
+  const std::string end = fmt::format("{:g}", x_max);
+  text += fmt::format("      0{:>{}}\n", end, width);
+  text += fmt::format("      {}:  {}\n", x_name, legend);
+  return text;
+}
+
+}  // namespace titan::cluster

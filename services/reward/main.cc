@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// titan-reward. Threads: gRPC's, the control strand, two blocking threads that grade, the health
+// listener's.
+#include <utility>
+
+#include "services/reward/reward_service.h"
+#include "services/rpc/daemon.h"
+
+int main(int argc, char** argv) {
+  using titan::config::v1::RewardConfig;
+  titan::rpc::DaemonSpec<RewardConfig> spec;
+  spec.role = "reward";
+  spec.description = "Scores finished samples with the built-in graders.";
+  spec.worker_role = titan::type::v1::WORKER_ROLE_REWARD;
+  spec.fill_defaults = [](RewardConfig* config) {
+    config->set_max_batch_items(titan::reward::kDefaultMaxBatchItems);
+  };
+  spec.validate = [](const RewardConfig& config, titan::rpc::ConfigProblems* problems) {
+    titan::rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(),
+                                    problems);
+    if (config.max_batch_items() < 1 || config.max_batch_items() > 4096) {
+      problems->push_back({"max_batch_items", "wants 1 to 4096"});
+    }
+  };
+  spec.create = titan::reward::RewardService::Create;
+  return titan::rpc::DaemonMain(argc, argv, std::move(spec));
+}
