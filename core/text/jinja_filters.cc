@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/text/jinja_filters.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -6,284 +8,13 @@
 #include <cstdlib>
 #include <map>
 
-#include "core/text/jinja_builtins.h"
 #include "core/text/jinja_ops.h"
 #include "core/text/jinja_unicode.h"
 
 namespace titan::text::jinja {
 namespace {
 
-struct Call {
-  Runtime& runtime;
-  const Value& input;
-  const std::string& name;
-  const Args& args;
-
-  Bound Bind(std::initializer_list<std::string_view> names, size_t required) const {
-    return Bound("the filter '" + name + "'", args, names, required);
-  }
-  // The input as text; escaped text stays escaped.
-  Value Text() const { return input.IsString() ? input : Value::String(ToText(input)); }
-  Value Method(const std::string& method, Args method_args = {}) const {
-    return CallMethod(Text(), method, method_args);
-  }
-};
-
-Value FoldCase(const Value& v, bool case_sensitive) {
-  return v.IsString() && !case_sensitive ? Value::String(ToLower(v.Str())) : v;
-}
-
-Value Attribute(const Value& item, const Value& path, const Value& otherwise) {
-  if (path.IsUndefined() || path.IsNone()) return item;
-  Value v = GetPath(item, path);
-  return v.IsUndefined() && !otherwise.IsUndefined() && !otherwise.IsNone() ? otherwise : v;
-}
-
-// The keys to sort by: attribute may name several, separated by commas.
-Value SortKey(const Value& item, const Value& attribute, bool case_sensitive) {
-  if (attribute.IsString() && attribute.Str().find(',') != std::string::npos) {
-    std::vector<Value> keys;
-    std::string_view rest = attribute.Str();
-    while (true) {
-      const size_t comma = rest.find(',');
-      keys.push_back(FoldCase(GetPath(item, Value::String(std::string(rest.substr(0, comma)))),
-                              case_sensitive));
-      if (comma == std::string_view::npos) break;
-      rest.remove_prefix(comma + 1);
-    }
-    return Value::MakeList(std::move(keys));
-  }
-  Value key = FoldCase(Attribute(item, attribute, Value()), case_sensitive);
-  // In a list of one, so that keys which are all missing are equal.
-  return attribute.IsUndefined() || attribute.IsNone() ? key : Value::MakeList({std::move(key)});
-}
-
-// Stable; a failing comparison fails before the sort begins to move anything.
-std::vector<Value> Sorted(std::vector<std::pair<Value, Value>> keyed, bool reverse) {
-  for (const auto& item : keyed) Compare(item.first, keyed.front().first, "<");
-  std::vector<size_t> order(keyed.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const int way = Compare(keyed[a].first, keyed[b].first, "<");
-    return reverse ? way == 1 : way == -1;
-  });
-  std::vector<Value> out;
-  out.reserve(order.size());
-  for (size_t i : order) out.push_back(std::move(keyed[i].second));
-  return out;
-}
-
-Value Sort(const Call& c) {
-  const Bound b = c.Bind({"reverse", "case_sensitive", "attribute"}, 0);
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const Value& item : Iterate(c.input)) {
-    keyed.emplace_back(SortKey(item, b[2], b.Flag(1)), item);
-  }
-  return Value::MakeList(Sorted(std::move(keyed), b.Flag(0)));
-}
-
-Value DictSort(const Call& c) {
-  const Bound b = c.Bind({"case_sensitive", "by", "reverse"}, 0);
-  if (c.input.IsUndefined()) Fail(c.input.UndefinedMessage());
-  if (!c.input.Is(Kind::kDict)) {
-    Fail(std::string("'") + TypeName(c.input) + "' object has no attribute 'items'");
-  }
-  const std::string by = b.Has(1) ? RequireString(b[1], "by") : "key";
-  if (by != "key" && by != "value") Fail("You can only sort by either \"key\" or \"value\"");
-  std::vector<std::pair<Value, Value>> keyed;
-  for (const auto& [key, value] : c.input.AsDict().items) {
-    keyed.emplace_back(FoldCase(by == "key" ? key : value, b.Flag(0)),
-                       Value::MakeList({key, value}, ListType::kTuple));
-  }
-  return Value::MakeList(Sorted(std::move(keyed), b.Flag(2)));
-}
-
-Value Unique(const Call& c) {
-  const Bound b = c.Bind({"case_sensitive", "attribute"}, 0);
-  std::vector<Value> seen;
-  std::vector<Value> out;
-  for (const Value& item : Iterate(c.input)) {
-    const Value key = FoldCase(Attribute(item, b[1], Value()), b.Flag(0));
-    CheckHashable(key);
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& v) { return Equal(v, key); }))
-      continue;
-    seen.push_back(key);
-    out.push_back(item);
-  }
-  return Value::MakeIterator(std::move(out));
-}
-
-Value MinMax(const Call& c, int wanted) {
-  const Bound b = c.Bind({"case_sensitive", "attribute"}, 0);
-  const Items items = Iterate(c.input);
-  if (items->empty()) return Value::Undefined("No aggregated item, sequence was empty.");
-  const Value* best = nullptr;
-  Value best_key;
-  for (const Value& item : *items) {
-    Value key = FoldCase(Attribute(item, b[1], Value()), b.Flag(0));
-    if (best == nullptr || Compare(key, best_key, wanted < 0 ? "<" : ">") == wanted) {
-      best = &item;
-      best_key = std::move(key);
-    }
-  }
-  return *best;
-}
-
-Value Sum(const Call& c) {
-  const Bound b = c.Bind({"attribute", "start"}, 0);
-  Value total = b.Has(1) ? b[1] : Value::Integer(0);
-  if (total.IsString()) Fail("sum() can't sum strings; use the filter join");
-  for (const Value& item : Iterate(c.input)) {
-    total = BinaryOp("+", total, Attribute(item, b[0], Value()));
-  }
-  return total;
-}
-
-Value GroupBy(const Call& c) {
-  const Bound b = c.Bind({"attribute", "default", "case_sensitive"}, 1);
-  std::vector<std::pair<Value, Value>> keyed;
-  const auto key_of = [&](const Value& item) {
-    return FoldCase(Attribute(item, b[0], b[1]), b.Flag(2));
-  };
-  for (const Value& item : Iterate(c.input)) keyed.emplace_back(key_of(item), item);
-  const std::vector<Value> sorted = Sorted(std::move(keyed), false);
-  std::vector<Value> groups;
-  for (size_t i = 0; i < sorted.size();) {
-    const Value key = key_of(sorted[i]);
-    std::vector<Value> members;
-    const Value shown = Attribute(sorted[i], b[0], b[1]);
-    for (; i < sorted.size() && Equal(key_of(sorted[i]), key); ++i) members.push_back(sorted[i]);
-    groups.push_back(
-        Value::MakeList({shown, Value::MakeList(std::move(members))}, ListType::kTuple));
-  }
-  return Value::MakeList(std::move(groups));
-}
-
-Args WithoutFirst(const Args& args, size_t count) {
-  Args rest;
-  rest.positional.assign(args.positional.begin() + static_cast<ptrdiff_t>(count),
-                         args.positional.end());
-  rest.named = args.named;
-  return rest;
-}
-
-Value Map(const Call& c) {
-  std::vector<Value> out;
-  if (!Truthy(c.input)) return Value::MakeIterator({});
-  const Items items = Iterate(c.input);
-  if (c.args.positional.empty()) {
-    const Bound b = c.Bind({"attribute", "default"}, 0);
-    if (!b.Has(0)) Fail("map requires a filter argument");
-    for (const Value& item : *items) out.push_back(Attribute(item, b[0], b[1]));
-    return Value::MakeIterator(std::move(out));
-  }
-  const std::string filter = RequireString(c.args.positional[0], "the filter of map");
-  const Args rest = WithoutFirst(c.args, 1);
-  if (++c.runtime.filter_depth > 16) FailLimit("map calls itself more than 16 levels deep");
-  for (const Value& item : *items) out.push_back(CallFilter(c.runtime, filter, item, rest));
-  --c.runtime.filter_depth;
-  return Value::MakeIterator(std::move(out));
-}
-
-Value Select(const Call& c, bool keep, bool by_attribute) {
-  const size_t first = by_attribute ? 1 : 0;
-  const auto& given = c.args.positional;
-  if (given.size() < first) Fail("Missing parameter for attribute name");
-  const Args rest = WithoutFirst(c.args, std::min(first + 1, given.size()));
-  std::vector<Value> out;
-  if (!Truthy(c.input)) return Value::MakeIterator({});
-  for (const Value& item : Iterate(c.input)) {
-    const Value tested = by_attribute ? GetPath(item, given[0]) : item;
-    const bool pass =
-        given.size() > first
-            ? CallTest(RequireString(given[first], "the name of a test"), tested, rest)
-            : Truthy(tested);
-    if (pass == keep) out.push_back(item);
-  }
-  return Value::MakeIterator(std::move(out));
-}
-
-Value Join(const Call& c) {
-  const Bound b = c.Bind({"d", "attribute"}, 0);
-  const std::string separator = b.Has(0) ? ToText(b[0]) : "";
-  std::string out;
-  bool first = true;
-  for (const Value& item : Iterate(c.input)) {
-    if (!std::exchange(first, false)) out += separator;
-    out += ToText(Attribute(item, b[1], Value()));
-    CheckTextSize(out.size());
-  }
-  return Value::String(std::move(out));
-}
-
-Value First(const Call& c) {
-  c.Bind({}, 0);
-  const Items items = Iterate(c.input);
-  return items->empty() ? Value::Undefined("No first item, sequence was empty.") : items->front();
-}
-
-Value Last(const Call& c) {
-  c.Bind({}, 0);
-  if (c.input.Is(Kind::kIterator)) Fail("'generator' object is not reversible");
-  const Items items = Iterate(c.input);
-  return items->empty() ? Value::Undefined("No last item, sequence was empty.") : items->back();
-}
-
-Value Reverse(const Call& c) {
-  c.Bind({}, 0);
-  if (c.input.IsString()) {
-    return GetSlice(c.input, Value::None(), Value::None(), Value::Integer(-1));
-  }
-  std::vector<Value> items = *Iterate(c.input);
-  std::reverse(items.begin(), items.end());
-  return c.input.Is(Kind::kIterator) ? Value::MakeList(std::move(items))
-                                     : Value::MakeIterator(std::move(items));
-}
-
-Value Batch(const Call& c) {
-  const Bound b = c.Bind({"linecount", "fill_with"}, 1);
-  const Int size = RequireInt(b[0], "linecount");
-  std::vector<Value> batches;
-  std::vector<Value> batch;
-  for (const Value& item : Iterate(c.input)) {
-    if (static_cast<Int>(batch.size()) == size) {
-      batches.push_back(Value::MakeList(std::exchange(batch, {})));
-    }
-    batch.push_back(item);
-  }
-  if (!batch.empty()) {
-    if (b.Has(1) && !b[1].IsNone()) {
-      while (static_cast<Int>(batch.size()) < size) {
-        Charge(1);
-        batch.push_back(b[1]);
-      }
-    }
-    batches.push_back(Value::MakeList(std::move(batch)));
-  }
-  return Value::MakeIterator(std::move(batches));
-}
-
-Value Slice(const Call& c) {
-  const Bound b = c.Bind({"slices", "fill_with"}, 1);
-  const Int count = RequireInt(b[0], "slices");
-  if (count <= 0) Fail("slices must be positive");
-  const Items items = Iterate(c.input);
-  const auto length = static_cast<Int>(items->size());
-  std::vector<Value> out;
-  size_t at = 0;
-  for (Int i = 0; i < count; ++i) {
-    Charge(1);
-    const auto size = static_cast<size_t>(length / count + (i < length % count ? 1 : 0));
-    std::vector<Value> part(items->begin() + static_cast<ptrdiff_t>(at),
-                            items->begin() + static_cast<ptrdiff_t>(at + size));
-    at += size;
-    if (b.Has(1) && !b[1].IsNone() && i >= length % count) part.push_back(b[1]);
-    out.push_back(Value::MakeList(std::move(part)));
-  }
-  return Value::MakeIterator(std::move(out));
-}
-
-Value Title(const Call& c) {
+Value Title(const FilterCall& c) {
   c.Bind({}, 0);
   const Value text = c.Text();
   std::string out;
@@ -310,7 +41,7 @@ Value Title(const Call& c) {
   return Value::String(std::move(out));
 }
 
-Value Truncate(const Call& c) {
+Value Truncate(const FilterCall& c) {
   const Bound b = c.Bind({"length", "killwords", "end", "leeway"}, 0);
   const Int length = b.Has(0) ? RequireInt(b[0], "length") : Int{255};
   const std::string end = b.Has(2) ? RequireString(b[2], "end") : "...";
@@ -328,7 +59,7 @@ Value Truncate(const Call& c) {
   return Value::String(cut.Str().substr(0, space) + end, text.IsMarkup());
 }
 
-Value Indent(const Call& c) {
+Value Indent(const FilterCall& c) {
   const Bound b = c.Bind({"width", "first", "blank"}, 0);
   std::string indent(4, ' ');
   if (b.Has(0) && b[0].IsString()) {
@@ -413,7 +144,7 @@ Int Truncated(double d) {
   return static_cast<Int>(d);
 }
 
-Value ToInt(const Call& c) {
+Value ToInt(const FilterCall& c) {
   const Bound b = c.Bind({"default", "base"}, 0);
   const Value otherwise = b.Has(0) ? b[0] : Value::Integer(0);
   const Int base = b.Has(1) ? RequireInt(b[1], "base") : Int{10};
@@ -433,7 +164,7 @@ Value ToInt(const Call& c) {
   return otherwise;
 }
 
-Value ToFloat(const Call& c) {
+Value ToFloat(const FilterCall& c) {
   const Bound b = c.Bind({"default"}, 0);
   const Value& v = c.input;
   if (v.IsUndefined()) Fail(v.UndefinedMessage());
@@ -455,7 +186,7 @@ double RoundDecimal(double d, int precision) {
   return std::nearbyint(d / scale) * scale;
 }
 
-Value Round(const Call& c) {
+Value Round(const FilterCall& c) {
   const Bound b = c.Bind({"precision", "method"}, 0);
   const std::string method = b.Has(1) ? RequireString(b[1], "method") : "common";
   const Int precision = b.Has(0) ? RequireInt(b[0], "precision") : Int{0};
@@ -479,7 +210,7 @@ Value Round(const Call& c) {
   return Value::Float((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 
-Value ToJsonFilter(const Call& c) {
+Value ToJsonFilter(const FilterCall& c) {
   const Bound b = c.Bind({"ensure_ascii", "indent", "separators", "sort_keys"}, 0);
   JsonStyle style;
   style.ensure_ascii = b.Flag(0);
@@ -525,7 +256,7 @@ Value UrlEncodeText(const Value& v, bool query) {
   return Value::String(std::move(out));
 }
 
-Value UrlEncode(const Call& c) {
+Value UrlEncode(const FilterCall& c) {
   c.Bind({}, 0);
   if (!c.input.Is(Kind::kDict) && !c.input.Is(Kind::kList)) return UrlEncodeText(c.input, false);
   std::vector<Value> pairs;
@@ -547,7 +278,7 @@ Value UrlEncode(const Call& c) {
   return Value::String(std::move(out));
 }
 
-Value WordCount(const Call& c) {
+Value WordCount(const FilterCall& c) {
   c.Bind({}, 0);
   const Value text = c.Text();
   Int count = 0;
@@ -561,18 +292,7 @@ Value WordCount(const Call& c) {
   return Value::Integer(count);
 }
 
-Value ItemsFilter(const Call& c) {
-  c.Bind({}, 0);
-  if (c.input.IsUndefined()) return Value::MakeIterator({});
-  if (!c.input.Is(Kind::kDict)) Fail("Can only get item pairs from a mapping.");
-  std::vector<Value> out;
-  for (const auto& [key, value] : c.input.AsDict().items) {
-    out.push_back(Value::MakeList({key, value}, ListType::kTuple));
-  }
-  return Value::MakeIterator(std::move(out));
-}
-
-Value Default(const Call& c) {
+Value Default(const FilterCall& c) {
   const Bound b = c.Bind({"default_value", "boolean"}, 0);
   if (c.input.IsUndefined() || (b.Flag(1) && !Truthy(c.input))) {
     return b.Has(0) ? b[0] : Value::String("");
@@ -580,7 +300,7 @@ Value Default(const Call& c) {
   return c.input;
 }
 
-Value ReplaceFilter(const Call& c) {
+Value ReplaceFilter(const FilterCall& c) {
   const Bound b = c.Bind({"old", "new", "count"}, 2);
   Args args;
   args.positional = {Value::String(ToText(b[0])), Value::String(ToText(b[1]))};
@@ -588,19 +308,19 @@ Value ReplaceFilter(const Call& c) {
   return CallMethod(Value::String(ToText(c.input)), "replace", args);
 }
 
-Value Trim(const Call& c) {
+Value Trim(const FilterCall& c) {
   const Bound b = c.Bind({"chars"}, 0);
   Args args;
   if (b.Has(0)) args.positional.push_back(b[0]);
   return c.Method("strip", std::move(args));
 }
 
-Value Center(const Call& c) {
+Value Center(const FilterCall& c) {
   const Bound b = c.Bind({"width"}, 0);
   return c.Method("center", {{b.Has(0) ? b[0] : Value::Integer(80)}, {}});
 }
 
-Value FormatFilter(const Call& c) {
+Value FormatFilter(const FilterCall& c) {
   const Value text = c.Text();
   if (c.args.named.empty()) {
     return BinaryOp("%", text, Value::MakeList(c.args.positional, ListType::kTuple));
@@ -613,7 +333,7 @@ Value FormatFilter(const Call& c) {
   return BinaryOp("%", text, Value::MakeDict(std::move(items)));
 }
 
-Value Abs(const Call& c) {
+Value Abs(const FilterCall& c) {
   c.Bind({}, 0);
   if (c.input.IsUndefined()) Fail(c.input.UndefinedMessage());
   if (!c.input.IsNumber()) {
@@ -623,7 +343,7 @@ Value Abs(const Call& c) {
   return c.input.AsInt() < 0 ? UnaryOp("-", c.input) : UnaryOp("+", c.input);
 }
 
-Value Attr(const Call& c) {
+Value Attr(const FilterCall& c) {
   const Bound b = c.Bind({"name"}, 1);
   Value out;
   const std::string& name = RequireString(b[0], "name");
@@ -633,61 +353,64 @@ Value Attr(const Call& c) {
                           name + "'");
 }
 
-Value Escape(const Call& c, bool force) {
+Value Escape(const FilterCall& c, bool force) {
   c.Bind({}, 0);
   if (c.input.IsMarkup() && !force) return c.input;
   return Value::String(EscapeHtml(ToText(c.input)), true);
 }
 
-using Filter = Value (*)(const Call&);
+using Filter = Value (*)(const FilterCall&);
 
 const std::map<std::string_view, Filter>& Filters() {
   static const auto* const kFilters = new std::map<std::string_view, Filter>{
       {"abs", Abs},
       {"attr", Attr},
-      {"batch", Batch},
-      {"capitalize", [](const Call& c) { return c.Bind({}, 0), c.Method("capitalize"); }},
+      {"batch", BatchFilter},
+      {"capitalize", [](const FilterCall& c) { return c.Bind({}, 0), c.Method("capitalize"); }},
       {"center", Center},
-      {"count", [](const Call& c) { return c.Bind({}, 0), Value::Integer(Length(c.input)); }},
+      {"count", [](const FilterCall& c) { return c.Bind({}, 0), Value::Integer(Length(c.input)); }},
       {"d", Default},
       {"default", Default},
-      {"dictsort", DictSort},
-      {"e", [](const Call& c) { return Escape(c, false); }},
-      {"escape", [](const Call& c) { return Escape(c, false); }},
-      {"first", First},
+      {"dictsort", DictSortFilter},
+      {"e", [](const FilterCall& c) { return Escape(c, false); }},
+      {"escape", [](const FilterCall& c) { return Escape(c, false); }},
+      {"first", FirstFilter},
       {"float", ToFloat},
-      {"forceescape", [](const Call& c) { return Escape(c, true); }},
+      {"forceescape", [](const FilterCall& c) { return Escape(c, true); }},
       {"format", FormatFilter},
-      {"groupby", GroupBy},
+      {"groupby", GroupByFilter},
       {"indent", Indent},
       {"int", ToInt},
       {"items", ItemsFilter},
-      {"join", Join},
-      {"last", Last},
-      {"length", [](const Call& c) { return c.Bind({}, 0), Value::Integer(Length(c.input)); }},
-      {"list", [](const Call& c) { return c.Bind({}, 0), Value::MakeList(*Iterate(c.input)); }},
-      {"lower", [](const Call& c) { return c.Bind({}, 0), c.Method("lower"); }},
-      {"map", Map},
-      {"max", [](const Call& c) { return MinMax(c, 1); }},
-      {"min", [](const Call& c) { return MinMax(c, -1); }},
-      {"reject", [](const Call& c) { return Select(c, false, false); }},
-      {"rejectattr", [](const Call& c) { return Select(c, false, true); }},
+      {"join", JoinFilter},
+      {"last", LastFilter},
+      {"length",
+       [](const FilterCall& c) { return c.Bind({}, 0), Value::Integer(Length(c.input)); }},
+      {"list",
+       [](const FilterCall& c) { return c.Bind({}, 0), Value::MakeList(*Iterate(c.input)); }},
+      {"lower", [](const FilterCall& c) { return c.Bind({}, 0), c.Method("lower"); }},
+      {"map", MapFilter},
+      {"max", [](const FilterCall& c) { return MinMaxFilter(c, 1); }},
+      {"min", [](const FilterCall& c) { return MinMaxFilter(c, -1); }},
+      {"reject", [](const FilterCall& c) { return SelectFilter(c, false, false); }},
+      {"rejectattr", [](const FilterCall& c) { return SelectFilter(c, false, true); }},
       {"replace", ReplaceFilter},
-      {"reverse", Reverse},
+      {"reverse", ReverseFilter},
       {"round", Round},
-      {"safe", [](const Call& c) { return c.Bind({}, 0), Value::String(ToText(c.input), true); }},
-      {"select", [](const Call& c) { return Select(c, true, false); }},
-      {"selectattr", [](const Call& c) { return Select(c, true, true); }},
-      {"slice", Slice},
-      {"sort", Sort},
-      {"string", [](const Call& c) { return c.Bind({}, 0), c.Text(); }},
-      {"sum", Sum},
+      {"safe",
+       [](const FilterCall& c) { return c.Bind({}, 0), Value::String(ToText(c.input), true); }},
+      {"select", [](const FilterCall& c) { return SelectFilter(c, true, false); }},
+      {"selectattr", [](const FilterCall& c) { return SelectFilter(c, true, true); }},
+      {"slice", SliceFilter},
+      {"sort", SortFilter},
+      {"string", [](const FilterCall& c) { return c.Bind({}, 0), c.Text(); }},
+      {"sum", SumFilter},
       {"title", Title},
       {"tojson", ToJsonFilter},
       {"trim", Trim},
       {"truncate", Truncate},
-      {"unique", Unique},
-      {"upper", [](const Call& c) { return c.Bind({}, 0), c.Method("upper"); }},
+      {"unique", UniqueFilter},
+      {"upper", [](const FilterCall& c) { return c.Bind({}, 0), c.Method("upper"); }},
       {"urlencode", UrlEncode},
       {"wordcount", WordCount},
   };
@@ -702,7 +425,7 @@ Value CallFilter(Runtime& runtime, const std::string& name, const Value& input, 
   Charge(1);
   const auto it = Filters().find(name);
   if (it == Filters().end()) Fail("no filter named '" + name + "'");
-  return it->second(Call{runtime, input, name, args});
+  return it->second(FilterCall{runtime, input, name, args});
 }
 
 }  // namespace titan::text::jinja
