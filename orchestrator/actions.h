@@ -23,6 +23,7 @@ struct StartRun {  // to the trainer; answer: RunStarted
   WorkerName trainer;
   std::string run_id;
   std::shared_ptr<const JobSpec> spec;
+  uint32_t deadline_ms = 0;
 };
 struct LoadVersion {  // answer: VersionLoaded
   WorkerName worker;
@@ -53,6 +54,7 @@ struct StartRollout {  // answers: SampleArrived per sample, then RolloutEnded
   uint32_t max_new_tokens = 0;
   std::vector<TokenId> stop_token_ids;
   uint64_t priority = 0;
+  uint32_t deadline_ms = 0;
 };
 struct CancelRollouts {  // all streams of this run; each still answers RolloutEnded
   std::string run_id;
@@ -92,6 +94,7 @@ struct TrainStep {  // answer: StepTrained
   PolicyVersion behaviour_version = 0;
   std::shared_ptr<const Dataset> dataset;
   std::vector<PlannedSample> samples;
+  uint32_t deadline_ms = 0;
 };
 struct PinEvaluation {  // to the weight store; answer: EvaluationPinned
   std::string run_id;

@@ -263,6 +263,7 @@ void Fleet::Dispatch(Pending& pending, Generator& generator, Instant now, Outbox
   start.temperature = work.temperature;
   start.max_new_tokens = work.max_new_tokens;
   start.stop_token_ids = run_.stop_token_ids;
+  start.deadline_ms = run_.deadline_ms;
   start.priority = evaluation ? kEvaluationPriority + work.version : StepOf(work.group);
   Request request{generator.name, work.version, {}};
   for (uint32_t i = 0; i < pending.samples.size(); ++i) {

@@ -53,6 +53,7 @@ class Fleet {
     uint64_t seed = 0;
     std::shared_ptr<const Dataset> dataset;
     std::vector<TokenId> stop_token_ids;
+    uint32_t deadline_ms = 0;  // of one request
   };
   struct Work {
     GroupId group;
@@ -87,10 +88,6 @@ class Fleet {
   // A stream ended. Returns why no attempt can ever succeed, if so.
   std::optional<std::string> OnEnded(const RolloutEnded& event, Instant now);
 
-  // Called with each RolloutStarted, so that the engine can note times.
-  struct Started {
-    GroupId group;
-  };
   // Releases, loads and dispatches. Returns the groups of training whose rollout started.
   std::vector<GroupId> Pump(Instant now, Outbox& out);
 

@@ -9,6 +9,9 @@
 namespace titan::orchestrator {
 namespace {
 
+// A sample with its prompt and log-probs travels in one message of at most 1 MiB.
+constexpr uint64_t kMaxSequenceTokens = 1u << 17;
+
 class Checker {
  public:
   explicit Checker(SpecCheck* out) : out_(*out) {}
@@ -124,7 +127,7 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   check.OneOf("kind", spec.kind, {"rl"});
   check.Required("model.path", spec.model.path);
   check.OneOf("model.mode", spec.model.mode, {"f32"});
-  check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, 1u << 20);
+  check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
   check.Required("data.path", spec.data.path);
   CheckSchedule(spec, check);
   if (spec.rollout.samples_per_group == 1) {
@@ -137,7 +140,7 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   check.Number("rollout.temperature", spec.rollout.temperature,
                spec.rollout.temperature >= 1e-3f && spec.rollout.temperature <= 100.0f,
                "0.001 to 100");
-  check.Between("rollout.max_new_tokens", spec.rollout.max_new_tokens, 1, 1u << 20);
+  check.Between("rollout.max_new_tokens", spec.rollout.max_new_tokens, 1, kMaxSequenceTokens);
   if (spec.rollout.max_new_tokens >= spec.model.max_sequence_tokens) {
     check.Problem("rollout.max_new_tokens", "is " + std::to_string(spec.rollout.max_new_tokens) +
                                                 "; must be below model.max_sequence_tokens (" +

@@ -155,7 +155,8 @@ void RunEngine::BeginNextJob(Instant now) {
   run_->dataset = submit.dataset;
   run_->stop_token_ids = submit.stop_token_ids;
   run_->phase_since = now;
-  fleet_.Begin({job.job_id, job.run_id, submit.spec->seed, submit.dataset, submit.stop_token_ids});
+  fleet_.Begin({job.job_id, job.run_id, submit.spec->seed, submit.dataset, submit.stop_token_ids,
+                submit.spec->deadlines.step_ms});
   scorer_.Begin(job.run_id, submit.spec, submit.dataset);
   SetState(job, JobState::kStarting, "", now);
 }
@@ -190,7 +191,7 @@ void RunEngine::AdvanceStart(Instant now) {
     run_->trainer_alive = true;
     run_->phase = Phase::kStartingRun;
     run_->phase_since = now;
-    out_.DoDurably(StartRun{run_->trainer, run_->job->run_id, run_->spec});
+    out_.DoDurably(StartRun{run_->trainer, run_->job->run_id, run_->spec, deadlines.first_step_ms});
   } else if (now - run_->phase_since > Millis(deadlines.workers_ms)) {
     Fail(missing + " within deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) + " ms)",
          now);

@@ -152,7 +152,7 @@ void RunEngine::StartTraining(Instant now) {
   out_.Append(run_->job->job_id, now, StepPlanned{t, plan.trained, plan.digest});
   out_.DoDurably(TrainStep{run_->trainer, run_->job->run_id, t, plan.digest,
                            plan.num_groups_trained, step->version, run_->dataset,
-                           std::move(plan.samples)});
+                           std::move(plan.samples), run_->spec->deadlines.step_ms});
 
   // Data that can never train must not run for ever; counted in the order of steps.
   if (plan.num_groups_trained > 0) {

@@ -90,6 +90,10 @@ Status WorkerRegistry::Heartbeat(const WorkerName& name, Instant now) {
 }
 
 std::vector<WorkerName> WorkerRegistry::Expire(Instant now) {
+  if (last_expire_.has_value() && now - *last_expire_ > timeout_ / 2) {
+    for (auto& [id, record] : workers_) record.last_heartbeat += now - *last_expire_;
+  }
+  last_expire_ = now;
   std::vector<WorkerName> lost;
   for (const auto& [id, record] : workers_) {
     if (now - record.last_heartbeat > timeout_) lost.push_back(record.ready.name);

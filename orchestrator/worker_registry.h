@@ -45,7 +45,8 @@ class WorkerRegistry {
   StatusOr<Registered> Register(WorkerRecord record, Instant now);
   // NotFound: register again.
   Status Heartbeat(const WorkerName& name, Instant now);
-  // Workers silent for longer than the timeout; they are forgotten.
+  // Workers silent for longer than the timeout; they are forgotten. Call it often: when it was not called
+  // for half of the timeout, this process was stopped, and the workers get that time on top.
   std::vector<WorkerName> Expire(Instant now);
   // Forgets a worker that is known to be gone. False: not known.
   bool Remove(const WorkerName& name);
@@ -59,6 +60,7 @@ class WorkerRegistry {
   Status CheckContract(const WorkerRecord& record) const;
 
   const Duration timeout_;
+  std::optional<Instant> last_expire_;
   std::map<std::string, WorkerRecord> workers_;  // by worker id
 };
 

@@ -49,6 +49,16 @@ TEST(WorkerRegistryTest, SilentWorkersAreLost) {
   EXPECT_NE(registry.Find("b"), nullptr);
 }
 
+TEST(WorkerRegistryTest, APauseOfThisProcessIsNotHeldAgainstTheWorkers) {
+  WorkerRegistry registry(Millis(5000));
+  ASSERT_TRUE(registry.Register(Worker("a", "1", WorkerRole::kTrainer), At(0)).ok());
+  EXPECT_TRUE(registry.Expire(At(50)).empty());
+  EXPECT_TRUE(registry.Expire(At(20000)).empty());
+  EXPECT_TRUE(registry.Expire(At(22000)).empty());
+  EXPECT_TRUE(registry.Expire(At(24000)).empty());
+  EXPECT_EQ(registry.Expire(At(26000)).size(), 1u);
+}
+
 TEST(WorkerRegistryTest, ADifferentContractIsRefusedByItem) {
   WorkerRegistry registry(Millis(5000));
   ASSERT_TRUE(registry.Register(Worker("trainer", "1", WorkerRole::kTrainer), At(0)).ok());

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of the daemon: start, workers, loops, journal, end. The RPCs of jobs: jobs.cc.
+#include "services/orchestrator/daemon.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "core/runtime/log.h"
+#include "core/storage/rocksdb_store.h"
+#include "core/storage/segment_log.h"
+#include "services/orchestrator/convert.h"
+#include "services/orchestrator/service.h"
+
+namespace titan::orchestrator {
+namespace {
+
+constexpr rpc::Milliseconds kTick{50};
+constexpr rpc::Milliseconds kRetry{500};
+
+}  // namespace
+
+StatusOr<std::unique_ptr<Journal>> OpenJournal(const std::string& data_folder) {
+  TITAN_ASSIGN_OR_RETURN(auto store, storage::OpenRocksDbStore(data_folder + "/journal"));
+  TITAN_ASSIGN_OR_RETURN(auto segments, storage::SegmentLog::Open(data_folder + "/segments"));
+  return Journal::Create(std::move(store), std::move(segments), MakeJournalCodec());
+}
+
+rpc::DaemonSpec<config::v1::OrchestratorConfig> MakeDaemonSpec() {
+  using Config = config::v1::OrchestratorConfig;
+  rpc::DaemonSpec<Config> spec;
+  spec.role = "orchestrator";
+  spec.description = "Runs jobs: schedule, journal, prompts; tells the other daemons what to do";
+  spec.fill_defaults = [](Config* config) {
+    config->set_worker_timeout_ms(5000);
+    config->set_rpc_deadline_ms(10000);
+  };
+  spec.validate = [](const Config& config, rpc::ConfigProblems* problems) {
+    rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
+    if (config.worker_timeout_ms() < 100 || config.worker_timeout_ms() > 600000) {
+      problems->push_back({"worker_timeout_ms", "must be 100 to 600000"});
+    }
+    if (config.rpc_deadline_ms() < 100 || config.rpc_deadline_ms() > 600000) {
+      problems->push_back({"rpc_deadline_ms", "must be 100 to 600000"});
+    }
+  };
+  spec.create = [](const Config& config,
+                   rpc::DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {
+    TITAN_ASSIGN_OR_RETURN(auto daemon, OrchestratorDaemon::Create(config, context));
+    return std::unique_ptr<rpc::DaemonService>(std::move(daemon));
+  };
+  return spec;
+}
+
+StatusOr<std::unique_ptr<OrchestratorDaemon>> OrchestratorDaemon::Create(
+    const config::v1::OrchestratorConfig& config, rpc::DaemonContext& context) {
+  TITAN_ASSIGN_OR_RETURN(auto journal, OpenJournal(config.daemon().data_folder()));
+  TITAN_ASSIGN_OR_RETURN(auto jobs, journal->ReadJobs());
+  std::unique_ptr<OrchestratorDaemon> daemon(
+      new OrchestratorDaemon(config, context, std::move(journal)));
+  TITAN_ASSIGN_OR_RETURN(daemon->weight_store_,
+                         GrpcWeightStorePort::Create(daemon->ports_, config.weightstore_address()));
+  daemon->driver_ =
+      std::make_unique<Driver>(Ports{daemon->generators_, daemon->trainer_, daemon->rewards_,
+                                     *daemon->weight_store_, *daemon, *daemon},
+                               context.clock);
+  daemon->Restore(std::move(jobs));
+  return daemon;
+}
+
+OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& config,
+                                       rpc::DaemonContext& context,
+                                       std::unique_ptr<Journal> journal)
+    : config_(config),
+      context_(context),
+      journal_(std::move(journal)),
+      workers_(Millis(config.worker_timeout_ms())),
+      ports_{context.client,
+             workers_,
+             rpc::Milliseconds(config.rpc_deadline_ms()),
+             0,
+             [this](const Event& event) { driver_->Deliver(event); },
+             {},
+             {}},
+      generators_(ports_),
+      trainer_(ports_),
+      rewards_(ports_),
+      log_(context.control),
+      metrics_(context.metrics),
+      service_(std::make_unique<Service>(*this, context.server)) {}
+
+OrchestratorDaemon::~OrchestratorDaemon() = default;
+
+std::vector<grpc::Service*> OrchestratorDaemon::services() { return {service_.get()}; }
+
+void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
+  std::vector<JobInfo> infos;
+  for (JournaledJob& job : jobs) {
+    const std::string& id = job.info.job_id;
+    submissions_[job.info.request_id] = {Hash64(job.spec_bytes), id,
+                                         CheckJobSpec(*job.info.spec).warnings,
+                                         JournalBytesPerStep(*job.info.spec)};
+    if (id.starts_with("job-")) {
+      next_job_ = std::max<uint64_t>(next_job_, std::strtoull(id.c_str() + 4, nullptr, 10) + 1);
+    }
+    JobInfo past = job.info;
+    past.last_step.reset();
+    past.evaluations.clear();
+    for (const Fact& fact : job.facts) {
+      v1::WatchJobResponse event;
+      event.set_unix_ms(UnixMs(fact.at));
+      if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
+        past.state = f->state;
+        past.reason = f->reason;
+        *event.mutable_state_changed() = ToProto(past);
+      } else if (const auto* f = std::get_if<StepDone>(&fact.body)) {
+        *event.mutable_step_done() = ToProto(f->report);
+      } else if (const auto* f = std::get_if<EvaluationDone>(&fact.body)) {
+        *event.mutable_evaluation_done() = ToProto(f->report);
+      } else {
+        continue;
+      }
+      log_.Add(id, std::move(event));
+    }
+    infos.push_back(std::move(job.info));
+  }
+  driver_->Restore(std::move(infos));
+}
+
+asio::awaitable<Status> OrchestratorDaemon::Start() {
+  context_.set_ready(false, "waiting for the weight store");
+  Spawn(TickLoop());
+  Spawn(WeightStoreLoop());
+  co_return OkStatus();
+}
+
+asio::awaitable<void> OrchestratorDaemon::Drain() {
+  stopping_ = true;
+  log_.WakeAll();
+  for (asio::steady_timer* timer : sleeping_) timer->cancel();
+  asio::steady_timer poll(context_.control);
+  while (num_loops_ > 0) {
+    poll.expires_after(rpc::Milliseconds(5));
+    boost::system::error_code ignored;
+    co_await poll.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  }
+}
+
+void OrchestratorDaemon::Spawn(asio::awaitable<void> loop) {
+  ++num_loops_;
+  asio::co_spawn(context_.control, std::move(loop), [this](std::exception_ptr) { --num_loops_; });
+}
+
+asio::awaitable<void> OrchestratorDaemon::Sleep(rpc::Milliseconds time) {
+  if (stopping_) co_return;
+  asio::steady_timer timer(context_.control, time);
+  sleeping_.insert(&timer);
+  boost::system::error_code ignored;
+  co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  sleeping_.erase(&timer);
+}
+
+asio::awaitable<void> OrchestratorDaemon::TickLoop() {
+  while (!stopping_) {
+    for (const WorkerName& name : workers_.Expire(driver_->Now())) {
+      Lose(name, "no heartbeat for " + std::to_string(config_.worker_timeout_ms()) + " ms");
+    }
+    driver_->Tick();
+    metrics_.OnTick(workers_, driver_->num_held());
+    co_await Sleep(kTick);
+  }
+}
+
+asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
+  const std::string request_id = "orchestrator-" + context_.incarnation;
+  const rpc::Milliseconds pause =
+      std::max(rpc::Milliseconds(100), rpc::Milliseconds(config_.worker_timeout_ms() / 5));
+  Instant last_answer = driver_->Now();
+  while (!stopping_) {
+    // The calls answer on this strand; a timer lets this coroutine wait for them.
+    auto answered = std::make_shared<asio::steady_timer>(context_.control,
+                                                         asio::steady_timer::time_point::max());
+    auto status = std::make_shared<Status>(Unavailable("no answer"));
+    if (ports_.epoch == 0) {
+      weight_store_->AdvanceEpoch(request_id, [this, answered, status](StatusOr<uint64_t> epoch) {
+        *status = epoch.status();
+        if (epoch.ok()) ports_.epoch = *epoch;
+        answered->cancel();
+      });
+    } else {
+      weight_store_->Probe([answered, status](Status probe) {
+        *status = std::move(probe);
+        answered->cancel();
+      });
+    }
+    boost::system::error_code woken;
+    co_await answered->async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    if (stopping_) break;
+    const Instant now = driver_->Now();
+    if (status->ok()) {
+      last_answer = now;
+      if (!weight_store_name_.has_value()) {
+        weight_store_name_ = {"weightstore", std::to_string(++weight_store_lives_)};
+        TITAN_LOG(kInfo, "weight_store_found", {"address", config_.weightstore_address()},
+                  {"epoch", ports_.epoch});
+        context_.set_ready(true, "");
+        driver_->Deliver(WorkerReady{*weight_store_name_, WorkerRole::kWeightStore, 0, 0, {}});
+      }
+    } else if (weight_store_name_.has_value() &&
+               now - last_answer > Millis(config_.worker_timeout_ms())) {
+      TITAN_LOG(kError, "weight_store_lost", {"status", *status});
+      context_.set_ready(false, "the weight store does not answer");
+      driver_->Deliver(WorkerLost{*std::exchange(weight_store_name_, std::nullopt),
+                                  "it does not answer: " + MessageOf(*status)});
+    }
+    co_await Sleep(ports_.epoch == 0 ? rpc::Milliseconds(100) : pause);
+  }
+}
+
+// ---- workers ----
+
+StatusOr<v1::RegisterWorkerResponse> OrchestratorDaemon::RegisterWorker(
+    const v1::RegisterWorkerRequest& request) {
+  if (stopping_) return Unavailable("the orchestrator is shutting down");
+  if (ports_.epoch == 0) return Unavailable("the orchestrator waits for the weight store");
+  TITAN_ASSIGN_OR_RETURN(WorkerRecord record, FromProto(request));
+  const WorkerName name = record.ready.name;
+  const auto channel = rpc::MakeChannel(record.address);
+  if (!channel.ok()) return Annotate(channel.status(), "worker.address");
+  const auto registered = workers_.Register(std::move(record), driver_->Now());
+  if (!registered.ok()) {
+    TITAN_LOG(kWarning, "worker_refused", {"worker_id", name.worker_id},
+              {"status", registered.status()});
+    return rpc::WithReason(registered.status(),
+                           registered.status().code() == StatusCode::kFailedPrecondition
+                               ? "CONTRACT_DIFFERS"
+                               : "INVALID_REGISTRATION",
+                           "start the worker from the same build and configuration");
+  }
+  if (registered->replaced.has_value()) {
+    Lose(*registered->replaced, "a new process took its place");
+  }
+  if (registered->fresh) {
+    TITAN_LOG(kInfo, "worker_registered", {"worker_id", name.worker_id},
+              {"incarnation", name.incarnation}, {"address", request.worker().address()});
+    Introduce(name);
+  }
+  v1::RegisterWorkerResponse response;
+  response.set_orchestrator_epoch(ports_.epoch);
+  response.set_heartbeat_ms(std::max(20u, config_.worker_timeout_ms() / 5));
+  return response;
+}
+
+StatusOr<v1::HeartbeatResponse> OrchestratorDaemon::Heartbeat(const v1::HeartbeatRequest& request) {
+  TITAN_RETURN_IF_ERROR(workers_.Heartbeat(NameOf(request.worker()), driver_->Now()));
+  return v1::HeartbeatResponse();
+}
+
+bool OrchestratorDaemon::IsRegistered(const WorkerName& name) const {
+  const WorkerRecord* record = workers_.Find(name.worker_id);
+  return record != nullptr && record->ready.name == name;
+}
+
+void OrchestratorDaemon::Introduce(const WorkerName& name) {
+  if (stopping_ || !IsRegistered(name)) return;
+  const WorkerReady ready = workers_.Find(name.worker_id)->ready;
+  const auto asked = [this, name, ready](const Status& status) {
+    if (stopping_ || !IsRegistered(name)) return;
+    if (status.ok()) {
+      driver_->Deliver(ready);
+      return;
+    }
+    TITAN_LOG(kWarning, "worker_does_not_answer", {"worker_id", name.worker_id},
+              {"status", status});
+    auto timer = std::make_shared<asio::steady_timer>(context_.control, kRetry);
+    timer->async_wait([this, name, timer](boost::system::error_code) { Introduce(name); });
+  };
+  if (ready.role == WorkerRole::kGenerator) {
+    generators_.Reset(name, asked);
+  } else if (ready.role == WorkerRole::kReward) {
+    rewards_.Describe(name, asked);
+  } else {
+    driver_->Deliver(ready);
+  }
+}
+
+void OrchestratorDaemon::Lose(const WorkerName& name, const std::string& reason) {
+  TITAN_LOG(kWarning, "worker_lost", {"worker_id", name.worker_id}, {"reason", reason});
+  generators_.Forget(name);
+  trainer_.Forget(name);
+  rewards_.Forget(name);
+  driver_->Deliver(WorkerLost{name, reason});
+}
+
+v1::ListWorkersResponse OrchestratorDaemon::ListWorkers() const {
+  v1::ListWorkersResponse response;
+  for (const auto& [id, record] : workers_.workers()) {
+    auto& info = *response.add_workers();
+    *info.mutable_worker() = ToIdentity(record);
+    info.set_state(workers_.StateOf(record, driver_->Now()));
+    info.set_doing(driver_->engine().DescribeGenerator(id));
+  }
+  auto& store = *response.add_workers();
+  store.mutable_worker()->set_worker_id("weightstore");
+  store.mutable_worker()->set_role(type::v1::WORKER_ROLE_WEIGHTSTORE);
+  store.mutable_worker()->set_address(config_.weightstore_address());
+  store.set_state(weight_store_name_.has_value() ? "ready" : "gone");
+  return response;
+}
+
+// ---- journal ----
+
+void OrchestratorDaemon::Commit(std::vector<Fact> facts, std::function<void(Status)> done) {
+  const titan::Instant begin = context_.clock.Now();
+  const size_t num = facts.size();
+  auto shared = std::make_shared<const std::vector<Fact>>(std::move(facts));
+  const auto finish = [this, num, begin, done = std::move(done)](Status status) {
+    asio::post(context_.control, [this, num, begin, done, status = std::move(status)] {
+      if (status.ok()) metrics_.OnCommit(num, titan::Seconds(context_.clock.Now() - begin));
+      done(status);
+    });
+  };
+  const Status posted = context_.blocking.Post(
+      [journal = journal_.get(), shared, finish] { finish(journal->Commit(*shared)); });
+  if (!posted.ok()) finish(posted);
+}
+
+void OrchestratorDaemon::OnJournalFailure(const Status& status) {
+  context_.request_shutdown(
+      Annotate(status, "the journal cannot be written; free the disk and start again"));
+}
+
+}  // namespace titan::orchestrator

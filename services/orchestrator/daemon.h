@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The orchestrator's daemon: gRPC service, worker registry, driver, ports, journal.
+//
+//   gRPC threads --post--> control strand: service, registry, driver (engine), ports
+//                                   | facts, one batch at a time
+//                                   v
+//                          blocking pool: journal (segments, RocksDB), data files, tokenizing
+//
+// Everything but the journal's commit and the preparation of a job's data runs on the control
+// strand.
+#ifndef TITAN_SERVICES_ORCHESTRATOR_DAEMON_H_
+#define TITAN_SERVICES_ORCHESTRATOR_DAEMON_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "core/base/status.h"
+#include "orchestrator/driver.h"
+#include "orchestrator/journal.h"
+#include "orchestrator/worker_registry.h"
+#include "services/orchestrator/generator_port.h"
+#include "services/orchestrator/job_log.h"
+#include "services/orchestrator/metrics.h"
+#include "services/orchestrator/port_context.h"
+#include "services/orchestrator/reward_port.h"
+#include "services/orchestrator/trainer_port.h"
+#include "services/orchestrator/weight_store_port.h"
+#include "services/rpc/daemon.h"
+#include "titan/config/v1/daemons.pb.h"
+#include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
+
+namespace titan::orchestrator {
+
+// What DaemonMain needs (see main.cc).
+rpc::DaemonSpec<config::v1::OrchestratorConfig> MakeDaemonSpec();
+
+// Opens <data folder>/journal and <data folder>/segments.
+StatusOr<std::unique_ptr<Journal>> OpenJournal(const std::string& data_folder);
+
+class OrchestratorDaemon final : public rpc::DaemonService, private Observer, private JournalPort {
+ public:
+  static StatusOr<std::unique_ptr<OrchestratorDaemon>> Create(
+      const config::v1::OrchestratorConfig& config, rpc::DaemonContext& context);
+  ~OrchestratorDaemon() override;
+
+  std::vector<grpc::Service*> services() override;
+  asio::awaitable<Status> Start() override;
+  asio::awaitable<void> Drain() override;
+
+  // The RPCs; control strand.
+  asio::awaitable<StatusOr<v1::SubmitJobResponse>> SubmitJob(v1::SubmitJobRequest request);
+  StatusOr<v1::GetJobResponse> GetJob(const v1::GetJobRequest& request) const;
+  v1::ListJobsResponse ListJobs() const;
+  asio::awaitable<Status> WatchJob(v1::WatchJobRequest request,
+                                   std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out);
+  asio::awaitable<StatusOr<v1::CancelJobResponse>> CancelJob(v1::CancelJobRequest request);
+  StatusOr<v1::RegisterWorkerResponse> RegisterWorker(const v1::RegisterWorkerRequest& request);
+  StatusOr<v1::HeartbeatResponse> Heartbeat(const v1::HeartbeatRequest& request);
+  v1::ListWorkersResponse ListWorkers() const;
+
+ private:
+  class Service;
+  struct Submission {
+    uint64_t spec_hash = 0;
+    std::string job_id;  // empty: under way
+    std::vector<std::string> warnings;
+    uint64_t journal_bytes_per_step = 0;
+  };
+
+  OrchestratorDaemon(const config::v1::OrchestratorConfig& config, rpc::DaemonContext& context,
+                     std::unique_ptr<Journal> journal);
+
+  // JournalPort.
+  void Commit(std::vector<Fact> facts, std::function<void(Status)> done) override;
+  // Observer.
+  void OnJob(const JobInfo& job) override;
+  void OnStep(const std::string& job_id, const StepReport& report) override;
+  void OnEvaluation(const std::string& job_id, const EvaluationReport& report) override;
+  void OnMessage(const std::string& job_id, const std::string& text) override;
+  void OnJournalFailure(const Status& status) override;
+
+  void Restore(std::vector<JournaledJob> jobs);
+  asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,
+                                                           Submission* submission);
+  // Until everything said so far is durable.
+  asio::awaitable<void> Durable();
+  // Tells the engine of a registered worker once it is known what it holds or offers.
+  void Introduce(const WorkerName& name);
+  void Lose(const WorkerName& name, const std::string& reason);
+  bool IsRegistered(const WorkerName& name) const;
+  void Spawn(asio::awaitable<void> loop);
+  asio::awaitable<void> TickLoop();
+  asio::awaitable<void> WeightStoreLoop();
+  asio::awaitable<void> Sleep(rpc::Milliseconds time);
+  v1::WatchJobResponse NewEvent() const;
+
+  const config::v1::OrchestratorConfig config_;
+  rpc::DaemonContext& context_;
+  std::unique_ptr<Journal> journal_;
+  WorkerRegistry workers_;
+  PortContext ports_;
+  GrpcGeneratorPort generators_;
+  GrpcTrainerPort trainer_;
+  GrpcRewardPort rewards_;
+  std::unique_ptr<GrpcWeightStorePort> weight_store_;
+  std::unique_ptr<Driver> driver_;
+  JobLog log_;
+  OrchestratorMetrics metrics_;
+  std::unique_ptr<Service> service_;
+  std::map<std::string, Submission> submissions_;  // by request id
+  uint64_t next_job_ = 1;
+  std::optional<WorkerName> weight_store_name_;  // while it answers
+  uint64_t weight_store_lives_ = 0;
+  bool stopping_ = false;
+  int num_loops_ = 0;
+  std::set<asio::steady_timer*> sleeping_;
+};
+
+}  // namespace titan::orchestrator
+
+#endif  // TITAN_SERVICES_ORCHESTRATOR_DAEMON_H_

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The RPCs of jobs, and what watchers and the log are told.
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "core/base/hash.h"
+#include "core/runtime/co_status.h"
+#include "core/runtime/log.h"
+#include "services/orchestrator/convert.h"
+#include "services/orchestrator/daemon.h"
+#include "services/orchestrator/prompts.h"
+#include "services/rpc/status_convert.h"
+
+namespace titan::orchestrator {
+namespace {
+
+Status SpecProblems(const std::vector<FieldProblem>& problems) {
+  type::v1::ErrorInfo info;
+  info.set_reason("INVALID_JOB_SPEC");
+  info.set_fix("correct the fields that are named and submit again");
+  std::string text = "the job spec has " + std::to_string(problems.size()) + " problem" +
+                     (problems.size() == 1 ? "" : "s");
+  for (const FieldProblem& problem : problems) {
+    text += "\n" + problem.path + ": " + problem.description;
+    auto& field = *info.add_fields();
+    field.set_path(problem.path);
+    field.set_description(problem.description);
+  }
+  return rpc::WithErrorInfo(InvalidArgument(text), info);
+}
+
+// NotFound for a job that is not there.
+Status NoSuchJob(const std::string& job_id) {
+  return rpc::WithReason(NotFound("no job '" + job_id + "'"), "NO_SUCH_JOB",
+                         "list the jobs to see their ids");
+}
+
+}  // namespace
+
+asio::awaitable<void> OrchestratorDaemon::Durable() {
+  auto timer =
+      std::make_shared<asio::steady_timer>(context_.control, asio::steady_timer::time_point::max());
+  auto durable = std::make_shared<bool>(false);
+  driver_->WhenDurable([timer, durable] {
+    *durable = true;
+    timer->cancel();
+  });
+  while (!*durable) {
+    boost::system::error_code woken;
+    co_await timer->async_wait(asio::redirect_error(asio::use_awaitable, woken));
+  }
+}
+
+asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
+    v1::SubmitJobRequest request) {
+  if (request.request_id().empty()) co_return InvalidArgument("request_id: is required");
+  if (request.request_id().size() > 256) {
+    co_return InvalidArgument("request_id: is longer than 256 bytes");
+  }
+  const uint64_t hash = Hash64(request.spec().SerializeAsString());
+  const std::string id = request.request_id();
+  while (submissions_.count(id) != 0 && submissions_[id].job_id.empty()) {
+    co_await Sleep(rpc::Milliseconds(20));  // the same request is under way
+    if (stopping_) co_return Unavailable("the orchestrator is shutting down");
+  }
+  if (const auto known = submissions_.find(id); known != submissions_.end()) {
+    if (known->second.spec_hash != hash) {
+      co_return rpc::WithReason(
+          AlreadyExists("request_id '" + id + "' was used for another job spec"),
+          "REQUEST_ID_REUSED", "use a new request_id");
+    }
+    v1::SubmitJobResponse response;
+    response.set_job_id(known->second.job_id);
+    response.set_journal_bytes_per_step(known->second.journal_bytes_per_step);
+    for (const std::string& warning : known->second.warnings) response.add_warnings(warning);
+    co_return response;
+  }
+  submissions_[id].spec_hash = hash;
+  Submission submission;
+  submission.spec_hash = hash;
+  StatusOr<v1::SubmitJobResponse> response = Internal("not prepared");
+  try {
+    response = co_await Prepare(request, &submission);
+  } catch (...) {
+    submissions_.erase(id);
+    throw;
+  }
+  if (response.ok()) {
+    submissions_[id] = std::move(submission);
+    co_await Durable();
+  } else {
+    submissions_.erase(id);
+  }
+  co_return response;
+}
+
+asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
+    const v1::SubmitJobRequest& request, Submission* submission) {
+  auto spec = std::make_shared<const JobSpec>(FromProto(request.spec()));
+  const SpecCheck check = CheckJobSpec(*spec);
+  if (!check.problems.empty()) co_return SpecProblems(check.problems);
+  submission->warnings = check.warnings;
+  submission->journal_bytes_per_step = JournalBytesPerStep(*spec);
+  const double total = static_cast<double>(submission->journal_bytes_per_step) *
+                       static_cast<double>(spec->schedule.steps);
+  std::error_code unknown;
+  const auto space = std::filesystem::space(config_.daemon().data_folder(), unknown);
+  if (!unknown && total > static_cast<double>(space.available)) {
+    co_return rpc::WithReason(
+        ResourceExhausted("the journal of this job needs up to " +
+                          std::to_string(static_cast<uint64_t>(total)) + " bytes (" +
+                          std::to_string(submission->journal_bytes_per_step) +
+                          " a step), and the volume has " + std::to_string(space.available)),
+        "DISK_TOO_SMALL", "free the disk of the orchestrator's data folder or run fewer steps");
+  }
+  StatusOr<PreparedData> prepared = co_await context_.blocking.Run(
+      [spec]() -> StatusOr<PreparedData> { return PrepareData(*spec); });
+  if (!prepared.ok()) co_return prepared.status();
+
+  struct SubmitJob submit;
+  submit.job_id = "job-" + std::to_string(next_job_++);
+  // Unique for ever in the weight store; no result depends on it.
+  submit.run_id =
+      submit.job_id + "-" + ToHex(Hash64(request.request_id() + context_.incarnation)).substr(0, 8);
+  submit.request_id = request.request_id();
+  submit.spec = spec;
+  submit.spec_bytes = request.spec().SerializeAsString();
+  submit.dataset = prepared->dataset;
+  submit.stop_token_ids = prepared->renderer->stop_token_ids();
+  submission->job_id = submit.job_id;
+  ports_.runs[submit.run_id] = *std::move(prepared);
+  v1::SubmitJobResponse response;
+  response.set_job_id(submit.job_id);
+  response.set_journal_bytes_per_step(submission->journal_bytes_per_step);
+  for (const std::string& warning : submission->warnings) response.add_warnings(warning);
+  driver_->Deliver(submit);
+  co_return response;
+}
+
+StatusOr<v1::GetJobResponse> OrchestratorDaemon::GetJob(const v1::GetJobRequest& request) const {
+  const auto found = driver_->engine().jobs().find(request.job_id());
+  if (found == driver_->engine().jobs().end()) return NoSuchJob(request.job_id());
+  v1::GetJobResponse response;
+  *response.mutable_job() = ToProto(found->second);
+  return response;
+}
+
+v1::ListJobsResponse OrchestratorDaemon::ListJobs() const {
+  std::vector<const JobInfo*> jobs;
+  for (const auto& [id, job] : driver_->engine().jobs()) jobs.push_back(&job);
+  std::stable_sort(jobs.begin(), jobs.end(), [](const JobInfo* a, const JobInfo* b) {
+    return a->submitted_unix_ms < b->submitted_unix_ms;
+  });
+  v1::ListJobsResponse response;
+  for (const JobInfo* job : jobs) *response.add_jobs() = ToProto(*job);
+  return response;
+}
+
+asio::awaitable<Status> OrchestratorDaemon::WatchJob(
+    v1::WatchJobRequest request, std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out) {
+  if (driver_->engine().jobs().count(request.job_id()) == 0) co_return NoSuchJob(request.job_id());
+  uint64_t sequence = request.after_sequence();
+  for (;;) {
+    while (const v1::WatchJobResponse* event = log_.Find(request.job_id(), sequence + 1)) {
+      const bool last = event->has_state_changed() &&
+                        IsFinal(static_cast<JobState>(event->state_changed().state()));
+      ++sequence;
+      TITAN_CO_RETURN_IF_ERROR(co_await out->Write(*event));
+      if (last) co_return OkStatus();
+    }
+    // Asked for what comes after the end.
+    const auto& job = driver_->engine().jobs().at(request.job_id());
+    if (IsFinal(job.state) && request.after_sequence() >= sequence &&
+        log_.Find(request.job_id(), sequence) != nullptr &&
+        IsFinal(static_cast<JobState>(
+            log_.Find(request.job_id(), sequence)->state_changed().state()))) {
+      co_return OkStatus();
+    }
+    if (out->cancelled()) co_return Cancelled("the watcher has gone");
+    if (stopping_) co_return Unavailable("the orchestrator is shutting down");
+    co_await log_.Wait();
+  }
+}
+
+asio::awaitable<StatusOr<v1::CancelJobResponse>> OrchestratorDaemon::CancelJob(
+    v1::CancelJobRequest request) {
+  if (request.request_id().empty()) co_return InvalidArgument("request_id: is required");
+  if (driver_->engine().jobs().count(request.job_id()) == 0) co_return NoSuchJob(request.job_id());
+  const std::string reason = request.reason().empty() ? "cancelled by user" : request.reason();
+  driver_->Deliver(orchestrator::CancelJob{request.job_id(), request.request_id(), reason});
+  co_await Durable();
+  v1::CancelJobResponse response;
+  *response.mutable_job() = ToProto(driver_->engine().jobs().at(request.job_id()));
+  co_return response;
+}
+
+v1::WatchJobResponse OrchestratorDaemon::NewEvent() const {
+  v1::WatchJobResponse event;
+  event.set_unix_ms(UnixMs(driver_->Now()));
+  return event;
+}
+
+void OrchestratorDaemon::OnJob(const JobInfo& job) {
+  TITAN_LOG(kInfo, "job_state", {"job_id", job.job_id}, {"state", NameOf(job.state)},
+            {"reason", job.reason}, {"steps_done", job.steps_done});
+  v1::WatchJobResponse event = NewEvent();
+  *event.mutable_state_changed() = ToProto(job);
+  log_.Add(job.job_id, std::move(event));
+  if (IsFinal(job.state)) {
+    metrics_.OnJobEnded(job.state);
+    ports_.runs.erase(job.run_id);
+  }
+}
+
+void OrchestratorDaemon::OnStep(const std::string& job_id, const StepReport& report) {
+  TITAN_LOG(kInfo, "step_done", {"job_id", job_id}, {"step", report.step},
+            {"weights_digest", report.weights_digest}, {"reward_mean", report.reward_mean},
+            {"groups_trained", report.groups_trained}, {"seconds", report.phases.wall},
+            {"tokens_compared", report.parity.tokens_compared},
+            {"tokens_differing", report.parity.tokens_differing});
+  metrics_.OnStep(report);
+  v1::WatchJobResponse event = NewEvent();
+  *event.mutable_step_done() = ToProto(report);
+  log_.Add(job_id, std::move(event));
+}
+
+void OrchestratorDaemon::OnEvaluation(const std::string& job_id, const EvaluationReport& report) {
+  TITAN_LOG(kInfo, "evaluation_done", {"job_id", job_id}, {"version", report.version},
+            {"accuracy", report.accuracy}, {"skipped_reason", report.skipped_reason});
+  metrics_.OnEvaluation(report);
+  v1::WatchJobResponse event = NewEvent();
+  *event.mutable_evaluation_done() = ToProto(report);
+  log_.Add(job_id, std::move(event));
+}
+
+void OrchestratorDaemon::OnMessage(const std::string& job_id, const std::string& text) {
+  TITAN_LOG(kInfo, "job_message", {"job_id", job_id}, {"text", text});
+  v1::WatchJobResponse event = NewEvent();
+  event.set_message(text);
+  log_.Add(job_id, std::move(event));
+}
+
+}  // namespace titan::orchestrator

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/orchestrator/prompts.h"
+
+#include <set>
+#include <utility>
+
+#include "core/formats/model_source.h"
+#include "core/runtime/files.h"
+
+namespace titan::orchestrator {
+namespace {
+
+std::string LineOf(const JobSpec& spec, const DataRow& row) {
+  return spec.data.path + ":" + std::to_string(row.line) + ": prompt";
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& spec) {
+  const auto source = formats::OpenModelSource(spec.model.path);
+  if (!source.ok()) return Annotate(source.status(), "model.path");
+  const formats::ModelConfig& config = (*source)->config();
+  if (spec.model.max_sequence_tokens > static_cast<uint32_t>(config.max_position_embeddings)) {
+    return InvalidArgument(
+        "model.max_sequence_tokens: is " + std::to_string(spec.model.max_sequence_tokens) +
+        "; the model's context is " + std::to_string(config.max_position_embeddings));
+  }
+  std::unique_ptr<PromptRenderer> renderer(new PromptRenderer());
+  auto tokenizer = text::Tokenizer::FromMaterial((*source)->tokenizer(), spec.model.path);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), "model.path");
+  renderer->tokenizer_ = *std::move(tokenizer);
+  if (!(*source)->chat_template().empty()) {
+    auto parsed = text::ChatTemplate::Parse((*source)->chat_template());
+    if (!parsed.ok()) return Annotate(parsed.status(), "model.path: " + spec.model.path);
+    renderer->chat_template_ = *std::move(parsed);
+  }
+  const text::Tokenizer& t = *renderer->tokenizer_;
+  std::set<TokenId> stops(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  if (t.eos_id() >= 0) stops.insert(t.eos_id());
+  renderer->stop_token_ids_.assign(stops.begin(), stops.end());
+  if (t.bos_id() >= 0) renderer->variables_["bos_token"] = std::string(t.TokenText(t.bos_id()));
+  if (t.eos_id() >= 0) renderer->variables_["eos_token"] = std::string(t.TokenText(t.eos_id()));
+  return renderer;
+}
+
+StatusOr<std::string> PromptRenderer::RenderRow(const JobSpec& spec, const DataRow& row) const {
+  if (!chat_template_.has_value()) {
+    if (!row.messages.empty()) {
+      return InvalidArgument(LineOf(spec, row) +
+                             ": is chat messages, but the model has no chat template; give text");
+    }
+    return row.prompt;
+  }
+  text::ChatInput input;
+  const auto add = [&](const std::string& role, const std::string& content) {
+    text::Json message = text::Json::object();
+    message["role"] = role;
+    message["content"] = content;
+    input.messages.push_back(std::move(message));
+  };
+  const bool has_system = !row.messages.empty() && row.messages[0].role == "system";
+  if (!spec.data.system_prompt.empty() && !has_system) add("system", spec.data.system_prompt);
+  for (const ChatMessage& message : row.messages) add(message.role, message.content);
+  if (row.messages.empty()) add("user", row.prompt);
+  input.add_generation_prompt = true;
+  input.variables = variables_;
+  auto rendered = chat_template_->Render(input);
+  if (!rendered.ok()) return Annotate(rendered.status(), LineOf(spec, row));
+  return rendered;
+}
+
+Status PromptRenderer::Render(const JobSpec& spec, Dataset* dataset) const {
+  if (!chat_template_.has_value() && !spec.data.system_prompt.empty()) {
+    return InvalidArgument("data.system_prompt: the model has no chat template to put it into");
+  }
+  text::EncodeOptions options;
+  // A template writes its special tokens itself; plain text gets what the tokenizer puts around it,
+  // and cannot spell special tokens.
+  options.add_special = !chat_template_.has_value();
+  options.parse_special = chat_template_.has_value();
+  const uint32_t reply = std::max(spec.rollout.max_new_tokens,
+                                  spec.data.held_out > 0 ? spec.EvaluationTokens() : uint32_t{0});
+  for (DataRow& row : dataset->rows) {
+    TITAN_ASSIGN_OR_RETURN(row.rendered_prompt, RenderRow(spec, row));
+    auto ids = tokenizer_->Encode(row.rendered_prompt, options);
+    if (!ids.ok()) return Annotate(ids.status(), LineOf(spec, row));
+    row.prompt_token_ids = *std::move(ids);
+    if (row.prompt_token_ids.empty()) {
+      return InvalidArgument(LineOf(spec, row) + ": has no tokens");
+    }
+    if (row.prompt_token_ids.size() + reply > spec.model.max_sequence_tokens) {
+      return InvalidArgument(LineOf(spec, row) + ": has " +
+                             std::to_string(row.prompt_token_ids.size()) + " tokens; with " +
+                             std::to_string(reply) +
+                             " new tokens that is more than model.max_sequence_tokens (" +
+                             std::to_string(spec.model.max_sequence_tokens) + ")");
+    }
+  }
+  return OkStatus();
+}
+
+StatusOr<PreparedData> PrepareData(const JobSpec& spec) {
+  const auto bytes = runtime::ReadFile(spec.data.path, kMaxDataBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), "data.path");
+  TITAN_ASSIGN_OR_RETURN(Dataset dataset, ParseDataset(*bytes, spec.data.path));
+  TITAN_RETURN_IF_ERROR(DataOrder::Create(dataset, spec.seed, spec.data.held_out).status());
+  TITAN_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Open(spec));
+  TITAN_RETURN_IF_ERROR(renderer->Render(spec, &dataset));
+  PreparedData prepared;
+  prepared.renderer = std::move(renderer);
+  prepared.dataset = std::make_shared<const Dataset>(std::move(dataset));
+  return prepared;
+}
+
+}  // namespace titan::orchestrator

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Between text and tokens: reads the tokenizer and the chat template of a job's model, renders and
+// tokenizes the prompts of its data (once: the token is the truth), decodes replies for reward
+// services.
+#ifndef TITAN_SERVICES_ORCHESTRATOR_PROMPTS_H_
+#define TITAN_SERVICES_ORCHESTRATOR_PROMPTS_H_
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/text/chat_template.h"
+#include "core/text/tokenizer.h"
+#include "orchestrator/dataset.h"
+#include "orchestrator/job_spec.h"
+
+namespace titan::orchestrator {
+
+// Immutable; any thread.
+class PromptRenderer {
+ public:
+  // Opens the model at spec.model.path (tokenizer and template only). Errors name model.path or
+  // model.max_sequence_tokens.
+  static StatusOr<std::unique_ptr<PromptRenderer>> Open(const JobSpec& spec);
+
+  // Fills rendered_prompt and prompt_token_ids of every row. InvalidArgument names the file, the
+  // line and the field: a template that refuses the messages, a prompt that leaves no room for the
+  // reply.
+  Status Render(const JobSpec& spec, Dataset* dataset) const;
+
+  // The reply's text without special tokens.
+  std::string Decode(std::span<const TokenId> ids) const { return tokenizer_->Decode(ids, true); }
+  // Tokens that end a reply, ascending.
+  const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
+
+ private:
+  PromptRenderer() = default;
+  StatusOr<std::string> RenderRow(const JobSpec& spec, const DataRow& row) const;
+
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  std::optional<text::ChatTemplate> chat_template_;  // none: text prompts only
+  text::Json variables_ = text::Json::object();
+  std::vector<TokenId> stop_token_ids_;
+};
+
+// A job's data, ready to run.
+struct PreparedData {
+  std::shared_ptr<const PromptRenderer> renderer;
+  std::shared_ptr<const Dataset> dataset;
+};
+// Reads the data file and the model's tokenizer, renders all prompts, checks data.held_out. Blocks.
+StatusOr<PreparedData> PrepareData(const JobSpec& spec);
+
+}  // namespace titan::orchestrator
+
+#endif  // TITAN_SERVICES_ORCHESTRATOR_PROMPTS_H_

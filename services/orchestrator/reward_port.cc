@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/orchestrator/reward_port.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace titan::orchestrator {
+
+namespace pb = reward::v1;
+using Async = pb::RewardService::StubInterface::async_interface;
+
+namespace {
+
+constexpr size_t kMaxRequestBytes = size_t{900} << 10;  // a message carries at most 1 MiB
+
+ScoreOutcome FromProto(const pb::ScoreResult& result) {
+  ScoreOutcome outcome;
+  switch (result.outcome_case()) {
+    case pb::ScoreResult::kOk:
+      outcome.kind = ScoreOutcome::Kind::kValue;
+      outcome.value = result.ok().value();
+      for (const auto& [name, value] : result.ok().components()) outcome.components[name] = value;
+      break;
+    case pb::ScoreResult::kModelFault:
+      outcome.kind = ScoreOutcome::Kind::kModelFault;
+      outcome.value = result.model_fault().value();
+      outcome.reason = result.model_fault().reason();
+      break;
+    case pb::ScoreResult::kInfraFault:
+      outcome.reason = result.infra_fault().reason();
+      break;
+    case pb::ScoreResult::OUTCOME_NOT_SET:
+      outcome.reason = "a result without an outcome";
+      break;
+  }
+  return outcome;
+}
+
+// The answers of the parts of one Score, put together.
+struct Gathering {
+  ScoreAnswered answer;
+  size_t left = 0;
+};
+
+}  // namespace
+
+void GrpcRewardPort::Send(const Score& action) {
+  auto gathering = std::make_shared<Gathering>();
+  ScoreAnswered& answer = gathering->answer;
+  answer.run_id = action.run_id;
+  answer.request = action.request;
+  auto stub = stubs_.Get(context_.workers, action.reward);
+  const auto run = context_.runs.find(action.run_id);
+  const auto described = context_.rewards.find(action.reward);
+  if (!stub.ok() || run == context_.runs.end() || described == context_.rewards.end()) {
+    answer.status = stub.ok() ? Unavailable("the run or the service is gone") : stub.status();
+    context_.DeliverLater(std::move(answer));
+    return;
+  }
+  const auto version = described->second.grader_versions.find(action.grader);
+  if (version != described->second.grader_versions.end()) answer.grader_version = version->second;
+  answer.results.resize(action.items.size());
+
+  const size_t max_items = std::max<size_t>(1, described->second.max_batch_items);
+  std::vector<pb::ScoreRequest> requests;
+  size_t bytes = 0;
+  for (const ScoreItem& item : action.items) {
+    const DataRow& row = action.dataset->rows[item.data_row];
+    pb::ScoreItem out;
+    out.set_sample_id(item.sample.value);
+    out.set_prompt(row.rendered_prompt);
+    out.set_completion(run->second.renderer->Decode(item.reply->token_ids));
+    out.set_answer(row.answer);
+    out.set_metadata_json(row.metadata_json);
+    out.set_truncated(item.truncated);
+    const size_t size = out.ByteSizeLong();
+    if (requests.empty() || bytes + size > kMaxRequestBytes ||
+        static_cast<size_t>(requests.back().items_size()) >= max_items) {
+      pb::ScoreRequest request;
+      request.set_request_id(action.run_id + "-score-" + std::to_string(action.request) + "-" +
+                             std::to_string(requests.size()));
+      request.set_grader(action.grader);
+      request.set_parameters_json(action.parameters_json);
+      requests.push_back(std::move(request));
+      bytes = 0;
+    }
+    *requests.back().add_items() = std::move(out);
+    bytes += size;
+  }
+  gathering->left = requests.size();
+  size_t first = 0;
+  for (pb::ScoreRequest& request : requests) {
+    const auto num = static_cast<size_t>(request.items_size());
+    rpc::CallUnaryThen(
+        context_.client, **stub, &Async::Score, std::move(request), context_.rpc_deadline,
+        [this, gathering, first, num, stub = *stub](StatusOr<pb::ScoreResponse> reply) {
+          ScoreAnswered& all = gathering->answer;
+          if (!reply.ok()) {
+            all.status = reply.status();
+          } else if (static_cast<size_t>(reply->results_size()) != num) {
+            all.status = Internal("answered " + std::to_string(reply->results_size()) +
+                                  " results for " + std::to_string(num) + " items");
+          } else {
+            for (size_t i = 0; i < num; ++i) {
+              all.results[first + i] = FromProto(reply->results(static_cast<int>(i)));
+            }
+          }
+          if (--gathering->left == 0) context_.deliver(all);
+        });
+    first += num;
+  }
+}
+
+void GrpcRewardPort::Describe(const WorkerName& name, std::function<void(Status)> done) {
+  auto stub = stubs_.Get(context_.workers, name);
+  if (!stub.ok()) {
+    asio::post(context_.client.control(),
+               [done = std::move(done), status = stub.status()] { done(status); });
+    return;
+  }
+  rpc::CallUnaryThen(
+      context_.client, **stub, &Async::Describe, pb::DescribeRequest(), context_.rpc_deadline,
+      [this, name, done = std::move(done), stub = *stub](StatusOr<pb::DescribeResponse> reply) {
+        if (reply.ok()) {
+          RewardDescription& d = context_.rewards[name];
+          d.max_batch_items = std::max(1u, reply->max_batch_items());
+          for (const auto& grader : reply->graders()) {
+            d.grader_versions[grader.name()] = grader.version();
+          }
+        }
+        done(reply.status());
+      });
+}
+
+void GrpcRewardPort::Forget(const WorkerName& name) {
+  stubs_.Forget(name);
+  context_.rewards.erase(name);
+}
+
+}  // namespace titan::orchestrator

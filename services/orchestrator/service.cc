@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/orchestrator/service.h"
+
+#include <utility>
+
+namespace titan::orchestrator {
+namespace {
+
+constexpr size_t kWatchQueue =
+    64;  // events that wait for a slow watcher; the rest stays in the log
+
+}  // namespace
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::SubmitJob(
+    grpc::CallbackServerContext* context, const v1::SubmitJobRequest* request,
+    v1::SubmitJobResponse* response) {
+  return rpc::ServeUnary(server_, context, request, response, [this](v1::SubmitJobRequest r) {
+    return daemon_.SubmitJob(std::move(r));
+  });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::GetJob(grpc::CallbackServerContext* context,
+                                                              const v1::GetJobRequest* request,
+                                                              v1::GetJobResponse* response) {
+  return rpc::ServeUnaryThen(
+      server_, context, request, response,
+      [this](const v1::GetJobRequest& r, const auto& reply) { reply(daemon_.GetJob(r)); });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListJobs(
+    grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
+    v1::ListJobsResponse* response) {
+  return rpc::ServeUnaryThen(
+      server_, context, request, response,
+      [this](const v1::ListJobsRequest&, const auto& reply) { reply(daemon_.ListJobs()); });
+}
+
+grpc::ServerWriteReactor<v1::WatchJobResponse>* OrchestratorDaemon::Service::WatchJob(
+    grpc::CallbackServerContext* context, const v1::WatchJobRequest* request) {
+  return rpc::ServeStream<v1::WatchJobResponse>(
+      server_, context, request, kWatchQueue,
+      [this](v1::WatchJobRequest r,
+             std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out) {
+        return daemon_.WatchJob(std::move(r), std::move(out));
+      });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::CancelJob(
+    grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
+    v1::CancelJobResponse* response) {
+  return rpc::ServeUnary(server_, context, request, response, [this](v1::CancelJobRequest r) {
+    return daemon_.CancelJob(std::move(r));
+  });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::RegisterWorker(
+    grpc::CallbackServerContext* context, const v1::RegisterWorkerRequest* request,
+    v1::RegisterWorkerResponse* response) {
+  return rpc::ServeUnaryThen(server_, context, request, response,
+                             [this](const v1::RegisterWorkerRequest& r, const auto& reply) {
+                               reply(daemon_.RegisterWorker(r));
+                             });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::Heartbeat(
+    grpc::CallbackServerContext* context, const v1::HeartbeatRequest* request,
+    v1::HeartbeatResponse* response) {
+  return rpc::ServeUnaryThen(
+      server_, context, request, response,
+      [this](const v1::HeartbeatRequest& r, const auto& reply) { reply(daemon_.Heartbeat(r)); });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListWorkers(
+    grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,
+    v1::ListWorkersResponse* response) {
+  return rpc::ServeUnaryThen(
+      server_, context, request, response,
+      [this](const v1::ListWorkersRequest&, const auto& reply) { reply(daemon_.ListWorkers()); });
+}
+
+}  // namespace titan::orchestrator
