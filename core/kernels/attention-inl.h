@@ -26,7 +26,6 @@ namespace titan::kernels::HWY_NAMESPACE {
 
 // Rows of a register tile: with two vectors of keys or channels per row the sums stay in registers.
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
-inline constexpr int kMaxTileRows = 8;
 inline constexpr int64_t kPagesPerBlock = kKeyBlock / kPageTokens;
 inline constexpr int64_t kVectorsPerPage = kPageTokens / kLanes;
 
@@ -37,7 +36,14 @@ struct BlockPages {
   const float* plain[kPagesPerBlock];
 };
 
-// Calls body(std::integral_constant<int, R>) for R = rows in 1..kTileRows.
+// Rows of the next tile when `left` remain: 8 (with AVX-512), 4, or what is left. Few sizes,
+// because each is compiled as code of its own.
+HWY_INLINE int NextTileRows(int64_t left) {
+  if (left >= kTileRows) return kTileRows;
+  return left >= 4 ? 4 : static_cast<int>(left);
+}
+
+// Calls body(std::integral_constant<int, R>) with R = rows, a result of NextTileRows.
 template <typename Body>
 HWY_INLINE void WithRows(int rows, const Body& body) {
   switch (rows) {
@@ -49,14 +55,8 @@ HWY_INLINE void WithRows(int rows, const Body& body) {
       return body(std::integral_constant<int, 3>());
     case 4:
       return body(std::integral_constant<int, 4>());
-    case 5:
-      return body(std::integral_constant < int, kTileRows<5 ? 1 : 5>());
-    case 6:
-      return body(std::integral_constant < int, kTileRows<6 ? 1 : 6>());
-    case 7:
-      return body(std::integral_constant < int, kTileRows<7 ? 1 : 7>());
     default:
-      return body(std::integral_constant < int, kTileRows<8 ? 1 : 8>());
+      return body(std::integral_constant<int, kTileRows>());
   }
 }
 

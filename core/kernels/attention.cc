@@ -13,7 +13,7 @@
 #define TITAN_CORE_KERNELS_ATTENTION_TYPES_
 namespace titan::kernels {
 
-// One register tile of the forward: up to kMaxTileRows (row, head) pairs of one segment and kv
+// One register tile of the forward: a few (row, head) pairs of one segment and kv
 // head.
 struct ForwardTile {
   const Segment* segment;
@@ -183,7 +183,7 @@ void RunForwardTile(const ForwardArguments& arguments, const ForwardTile& tile) 
   WithRows(tile.rows, [&](auto rows) { RunTile<decltype(rows)::value>(arguments, tile); });
 }
 
-int TileRows() { return kTileRows; }
+int ForwardTileRows(int64_t left) { return NextTileRows(left); }
 
 }  // namespace titan::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -232,15 +232,16 @@ void AttentionForward(Pool& pool, const AttentionShape& shape, const float* q,
                       std::span<const Segment> segments, const float* base, float* out,
                       float* row_max, float* row_sum) {
   CheckShape(shape);
-  const int tile_rows = TITAN_DISPATCH(TileRows)();
+  const auto tile_rows = TITAN_DISPATCH(ForwardTileRows);
   const int group = shape.num_heads / shape.num_kv_heads;
   std::vector<ForwardTile> tiles;
   for (const Segment& segment : segments) {
     const int64_t pairs = static_cast<int64_t>(segment.num_rows) * group;
     for (int h = 0; h < shape.num_kv_heads; ++h) {
-      for (int64_t first = 0; first < pairs; first += tile_rows) {
-        tiles.push_back(
-            {&segment, h, static_cast<int>(std::min<int64_t>(tile_rows, pairs - first)), first});
+      for (int64_t first = 0; first < pairs;) {
+        const int rows = tile_rows(pairs - first);
+        tiles.push_back({&segment, h, rows, first});
+        first += rows;
       }
     }
   }

@@ -186,11 +186,12 @@ void BackwardKvHead(const BackwardArguments& a, const Segment& segment, int64_t 
   for (int64_t h = 0; h < group; ++h) {
     std::fill(scratch.dk.begin(), scratch.dk.end(), 0.0f);
     std::fill(scratch.dv.begin(), scratch.dv.end(), 0.0f);
-    for (int64_t i = 0; i < segment.num_rows; i += kTileRows) {
-      const int rows = static_cast<int>(std::min<int64_t>(kTileRows, segment.num_rows - i));
+    for (int64_t i = 0; i < segment.num_rows;) {
+      const int rows = NextTileRows(segment.num_rows - i);
       WithRows(rows, [&](auto count) {
         BackwardTile<decltype(count)::value>(a, segment, kv_head * group + h, i, &scratch);
       });
+      i += rows;
     }
     const int64_t at = segment.first_row * ldkv + kv_head * head_dim;
     AddHead(scratch.dk, segment.num_rows, scratch.width, head_dim, h == 0, a.dk + at, ldkv);
