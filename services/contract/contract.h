@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The numerics contract of this process as it travels: what a worker registers with, and what the
+// manifest of a run carries (numerics.md section 10).
+#ifndef TITAN_SERVICES_CONTRACT_CONTRACT_H_
+#define TITAN_SERVICES_CONTRACT_CONTRACT_H_
+
+#include <string>
+
+#include "core/formats/model_config.h"
+#include "core/kernels/pool.h"
+#include "titan/type/v1/types.pb.h"
+
+namespace titan::services {
+
+// Items of the kernels that this process has selected, and their digests; `training`: also what a
+// gradient or an update depends on. Runs the kernels' canned vectors (some 10 ms).
+type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training);
+
+// Forward digest of a run: the kernels' items and the model's (leaves, shapes, eps and rope follow
+// from its config). The trainer puts it into the manifest, generators compare it with their own.
+std::string RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config);
+
+}  // namespace titan::services
+
+#endif  // TITAN_SERVICES_CONTRACT_CONTRACT_H_

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// titan.generator.v1.GeneratorService: validates and converts messages, hands work to ModelHost's
+// engine.
+#ifndef TITAN_SERVICES_GENERATOR_GENERATOR_SERVICE_H_
+#define TITAN_SERVICES_GENERATOR_GENERATOR_SERVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "generator/engine.h"
+#include "services/generator/model_host.h"
+#include "services/rpc/daemon.h"
+#include "services/rpc/rpc_server.h"
+#include "services/rpc/worker.h"
+#include "titan/generator/v1/generator.grpc.pb.h"
+
+namespace titan::services {
+
+// A request as the engine takes it. InvalidArgument names the field.
+StatusOr<generator::GroupRequest> ParseGroupRequest(
+    const generator::v1::GenerateGroupRequest& message);
+
+// A finished sample in chunks of at most 1 MiB.
+std::vector<generator::v1::GenerateGroupResponse> ToResponses(const generator::SampleResult& result,
+                                                              PolicyVersion version);
+
+class GeneratorService final : public generator::v1::GeneratorService::CallbackService,
+                               public rpc::DaemonService {
+ public:
+  // context must outlive the service.
+  GeneratorService(const config::v1::GeneratorConfig& config,
+                   std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context);
+
+  std::vector<grpc::Service*> services() override { return {this}; }
+  rpc::asio::awaitable<Status> Start() override;
+  rpc::asio::awaitable<void> Drain() override;
+
+  grpc::ServerUnaryReactor* LoadVersion(grpc::CallbackServerContext* context,
+                                        const generator::v1::LoadVersionRequest* request,
+                                        generator::v1::LoadVersionResponse* response) override;
+  grpc::ServerUnaryReactor* ReleaseVersion(
+      grpc::CallbackServerContext* context, const generator::v1::ReleaseVersionRequest* request,
+      generator::v1::ReleaseVersionResponse* response) override;
+  grpc::ServerWriteReactor<generator::v1::GenerateGroupResponse>* GenerateGroup(
+      grpc::CallbackServerContext* context,
+      const generator::v1::GenerateGroupRequest* request) override;
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
+                                      const generator::v1::GetStatusRequest* request,
+                                      generator::v1::GetStatusResponse* response) override;
+
+ private:
+  using Stream = rpc::ResponseStream<generator::v1::GenerateGroupResponse>;
+
+  // Aborted: the call is of an orchestrator that was replaced.
+  Status CheckEpoch(uint64_t epoch);
+  void Generate(const generator::v1::GenerateGroupRequest& request, std::shared_ptr<Stream> stream);
+
+  const config::v1::GeneratorConfig config_;
+  rpc::DaemonContext& context_;
+  const std::unique_ptr<weightstore::LeaderPort> leader_;
+  ModelHost host_;
+  std::unique_ptr<rpc::WorkerAgent> agent_;
+  uint64_t epoch_ = 0;
+  runtime::Counter tokens_;
+  runtime::Counter samples_;
+  runtime::Counter groups_;
+  runtime::Gauge versions_;
+};
+
+}  // namespace titan::services
+
+#endif  // TITAN_SERVICES_GENERATOR_GENERATOR_SERVICE_H_

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/generator/model_host.h"
+
+#include <utility>
+
+#include <boost/asio/steady_timer.hpp>
+
+#include "core/formats/model_config.h"
+#include "core/runtime/co_status.h"
+#include "core/runtime/log.h"
+#include "services/contract/contract.h"
+
+namespace titan::services {
+
+namespace asio = boost::asio;
+using generator::Engine;
+using generator::VersionKey;
+
+namespace {
+
+constexpr auto kReleaseRetry = std::chrono::milliseconds(20);
+constexpr int kReleaseTries = 500;  // 10 s
+
+}  // namespace
+
+ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
+                     rpc::DaemonContext& context)
+    : config_(config),
+      subscriber_(leader, config.weightstore_socket(), config.daemon().worker_id()),
+      context_(context),
+      pool_(std::make_unique<kernels::Pool>(static_cast<int>(config.kernels().threads()))) {}
+
+ModelHost::~ModelHost() { Stop(); }
+
+void ModelHost::Stop() {
+  engine_.reset();
+  held_.clear();
+}
+
+Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
+  if (engine_ != nullptr && manifest.model_config_json == model_config_json_) return OkStatus();
+  if (engine_ != nullptr && !held_.empty()) {
+    return FailedPrecondition("this generator holds versions of another model (" +
+                              ToString(held_.begin()->first) + "); release them first");
+  }
+  TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig config,
+                         formats::ParseHfConfig(manifest.model_config_json, "manifest"));
+  engine_.reset();
+  decoder_.reset();
+  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(config));
+  if (static_cast<uint64_t>(decoder_->table().slot_bytes()) != manifest.slot_bytes) {
+    return FailedPrecondition("the manifest's slot has " + std::to_string(manifest.slot_bytes) +
+                              " bytes, this program's layout of the model " +
+                              std::to_string(decoder_->table().slot_bytes()) +
+                              ": trainer and generator are of different versions");
+  }
+  const std::string contract = RunForwardDigest(*pool_, config);
+  if (contract != manifest.contract_forward) {
+    return FailedPrecondition("the run's weights were made under forward contract " +
+                              manifest.contract_forward + ", this generator computes " + contract +
+                              ": trainer and generator are of different versions");
+  }
+  Engine::Limits limits;
+  limits.max_running = static_cast<int>(config_.max_running_sequences());
+  limits.max_batch_rows = static_cast<int>(config_.max_batch_tokens());
+  limits.kv_cache_bytes = static_cast<int64_t>(config_.kv_cache_bytes());
+  limits.max_queued_groups = static_cast<int>(config_.max_queued_groups());
+  TITAN_ASSIGN_OR_RETURN(auto engine, Engine::Create(*decoder_, *pool_, limits));
+  engine_ = std::make_unique<generator::EngineThread>(std::move(engine));
+  model_config_json_ = manifest.model_config_json;
+  return OkStatus();
+}
+
+asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
+  auto executor = context_.control;
+  auto start = [this, executor](auto handler, std::function<Status(Engine&)> work) {
+    auto shared = std::make_shared<decltype(handler)>(std::move(handler));
+    engine_->Do([shared, executor, work = std::move(work)](Engine& engine) {
+      asio::post(executor, [shared, status = std::make_shared<Status>(work(engine))]() mutable {
+        (*shared)(std::move(status));
+      });
+    });
+  };
+  auto status =
+      co_await asio::async_initiate<decltype(asio::use_awaitable), void(std::shared_ptr<Status>)>(
+          std::move(start), asio::use_awaitable, std::move(f));
+  co_return *status;
+}
+
+asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
+  if (const auto it = held_.find(key); it != held_.end()) {
+    const std::string digest = it->second.digest;
+    const Status alive = co_await OnEngine([key](Engine& engine) {
+      return engine.Holds(key) ? OkStatus() : NotFound("dropped by the engine");
+    });
+    if (alive.ok()) co_return digest;
+    held_.erase(key);  // its slot was taken back: map it anew
+  }
+  if (loading_.contains(key)) {
+    co_return Unavailable("version " + ToString(key) + " is being loaded; ask again");
+  }
+  if (held_.size() + loading_.size() >= config_.max_versions()) {
+    std::string names;
+    for (const auto& [held, unused] : held_) names += (names.empty() ? "" : ", ") + ToString(held);
+    co_return ResourceExhausted("max_versions (" + std::to_string(config_.max_versions()) +
+                                ") are held: " + names);
+  }
+  loading_.insert(key);
+  auto acquired = co_await context_.blocking.Run(
+      [this, key] { return subscriber_.Acquire(key.run_id, key.version, key.evaluation); });
+  loading_.erase(key);
+  if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
+  auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
+  TITAN_CO_RETURN_IF_ERROR(PrepareModel(slot->manifest()));
+  const std::string digest = ToHex(slot->lease().digest);
+  held_[key] = {digest, slot};
+  const Status added = co_await OnEngine([key, slot](Engine& engine) {
+    return engine.AddVersion(key, reinterpret_cast<const float*>(slot->bytes().data()),
+                             [slot] { return slot->HeaderUnchanged(); });
+  });
+  if (!added.ok()) {
+    held_.erase(key);
+    co_return added;
+  }
+  TITAN_LOG(kInfo, "version_loaded", {"run", key.run_id}, {"version", key.version},
+            {"evaluation", key.evaluation}, {"digest", digest});
+  co_return digest;
+}
+
+asio::awaitable<Status> ModelHost::Release(VersionKey key) {
+  if (!held_.contains(key)) co_return OkStatus();
+  for (int i = 0;; ++i) {
+    const Status removed =
+        co_await OnEngine([key](Engine& engine) { return engine.RemoveVersion(key); });
+    if (removed.code() != StatusCode::kFailedPrecondition) break;  // gone, or was dropped already
+    if (i == kReleaseTries) co_return DeadlineExceeded(MessageOf(removed));
+    asio::steady_timer timer(context_.control, kReleaseRetry);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+  const auto it = held_.find(key);
+  if (it == held_.end()) co_return OkStatus();  // another call released it meanwhile
+  auto slot = std::move(it->second.slot);
+  held_.erase(it);
+  const Status told = co_await context_.blocking.Run(
+      [this, slot] { return subscriber_.Release(std::move(*slot)); });
+  if (!told.ok()) TITAN_LOG(kWarning, "lease_release_not_heard", {"status", told});
+  co_return OkStatus();
+}
+
+StatusOr<generator::EngineThread*> ModelHost::engine() {
+  if (engine_ == nullptr) return FailedPrecondition("no version is held; load one first");
+  return engine_.get();
+}
+
+generator::EngineThread::Stats ModelHost::stats() const {
+  return engine_ == nullptr ? generator::EngineThread::Stats{} : engine_->stats();
+}
+
+}  // namespace titan::services

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The model that this generator serves: decoder, engine and the versions that it holds. The model
+// is that of the first version loaded (its config stands in the version's manifest); another model
+// is accepted once no version is held.
+//
+// Everything on the control strand; blocking calls go to the blocking pool, the engine has its
+// thread.
+#ifndef TITAN_SERVICES_GENERATOR_MODEL_HOST_H_
+#define TITAN_SERVICES_GENERATOR_MODEL_HOST_H_
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/kernels/pool.h"
+#include "core/model/decoder.h"
+#include "generator/engine_thread.h"
+#include "services/rpc/daemon.h"
+#include "titan/config/v1/daemons.pb.h"
+#include "weightstore/client/subscriber.h"
+
+namespace titan::services {
+
+class ModelHost {
+ public:
+  struct Held {
+    std::string digest;  // 32 hex digits
+    std::shared_ptr<weightstore::MappedSlot> slot;
+  };
+
+  // leader and context must outlive the host.
+  ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
+            rpc::DaemonContext& context);
+  ~ModelHost();
+
+  // Maps a version and hands it to the engine; answers its digest. Idempotent. ResourceExhausted:
+  // no place (names what is held). FailedPrecondition: another model or contract. Codes of
+  // Subscriber::Acquire.
+  rpc::asio::awaitable<StatusOr<std::string>> Load(generator::VersionKey key);
+  // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
+  rpc::asio::awaitable<Status> Release(generator::VersionKey key);
+
+  // FailedPrecondition before a version is held.
+  StatusOr<generator::EngineThread*> engine();
+  // For work before the engine exists (the contract's canned vectors).
+  kernels::Pool& pool() { return *pool_; }
+  const std::map<generator::VersionKey, Held>& held() const { return held_; }
+  generator::EngineThread::Stats stats() const;
+  // Ends every request; nothing may be loaded afterwards.
+  void Stop();
+
+ private:
+  Status PrepareModel(const weightstore::Manifest& manifest);
+  rpc::asio::awaitable<Status> OnEngine(std::function<Status(generator::Engine&)> f);
+
+  const config::v1::GeneratorConfig config_;
+  const weightstore::Subscriber subscriber_;
+  rpc::DaemonContext& context_;
+  std::unique_ptr<kernels::Pool> pool_;
+  std::string model_config_json_;
+  std::unique_ptr<const model::Decoder> decoder_;
+  std::unique_ptr<generator::EngineThread> engine_;
+  std::map<generator::VersionKey, Held> held_;
+  std::set<generator::VersionKey> loading_;
+};
+
+}  // namespace titan::services
+
+#endif  // TITAN_SERVICES_GENERATOR_MODEL_HOST_H_

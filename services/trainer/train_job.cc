@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/trainer/train_job.h"
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "core/formats/model_config.h"
+#include "core/formats/model_source.h"
+#include "core/model/model_files.h"
+#include "core/runtime/log.h"
+#include "services/contract/contract.h"
+
+namespace titan::services {
+
+namespace v1 = trainer::v1;
+using trainer::Aggregation;
+using trainer::TrainConfig;
+using trainer::TrainingSample;
+
+namespace {
+
+// A reader that does not let go of its version within this blocks the run for good.
+constexpr std::chrono::milliseconds kRingWait{60'000};
+
+// Bytes that a new allocation can have without swapping; nothing when the system does not say.
+std::optional<int64_t> AvailableMemory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  int64_t kib = 0;
+  std::string unit;
+  while (file >> name >> kib >> unit) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return std::nullopt;
+}
+
+weightstore::Manifest ManifestOf(const model::Decoder& decoder) {
+  weightstore::Manifest manifest;
+  for (const model::Parameter& parameter : decoder.table().parameters()) {
+    weightstore::TensorEntry entry;
+    entry.name = parameter.name;
+    entry.shape = parameter.shape;
+    entry.layout = parameter.layout == model::Layout::kPanels32 ? weightstore::Layout::kPanels32
+                                                                : weightstore::Layout::kRows;
+    entry.offset = static_cast<uint64_t>(parameter.offset);
+    entry.num_bytes = static_cast<uint64_t>(parameter.bytes);
+    manifest.tensors.push_back(std::move(entry));
+  }
+  manifest.slot_bytes = static_cast<uint64_t>(decoder.table().slot_bytes());
+  manifest.model_config_json = formats::ToHfConfigJson(decoder.config());
+  return manifest;
+}
+
+}  // namespace
+
+StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec, int64_t max_pack_rows) {
+  TrainConfig config;
+  const config::v1::TrainingSpec& training = spec.training();
+  config.loss.clip_low = training.clip_low();
+  config.loss.clip_high = training.clip_high();
+  if (training.aggregation() == "token_mean") {
+    config.aggregation = Aggregation::kTokenMean;
+  } else if (training.aggregation() == "sequence_mean_token_mean") {
+    config.aggregation = Aggregation::kSequenceMeanTokenMean;
+  } else if (training.aggregation() == "sequence_mean_token_sum") {
+    config.aggregation = Aggregation::kSequenceMeanTokenSum;
+  } else {
+    return InvalidArgument("training.aggregation: unknown '" + training.aggregation() + "'");
+  }
+  config.optimizer.lr = training.learning_rate();
+  config.optimizer.beta1 = training.beta1();
+  config.optimizer.beta2 = training.beta2();
+  config.optimizer.eps = training.epsilon();
+  config.optimizer.weight_decay = training.weight_decay();
+  config.max_gradient_norm = training.max_gradient_norm();
+  config.num_shards = static_cast<int>(std::min(training.shards(), 1u << 20));
+  config.temperature = spec.rollout().temperature();
+  config.max_pack_rows = max_pack_rows;
+  config.max_sequence_tokens = spec.model().max_sequence_tokens();
+  return config;
+}
+
+StatusOr<TrainingSample> ParseSample(const v1::TrainingSample& message) {
+  TrainingSample sample;
+  sample.group = {message.group_id()};
+  sample.group_index = message.group_index();
+  sample.sample_index = message.sample_index();
+  sample.id = {message.sample_id()};
+  const std::string name = "sample " + ToHex(message.sample_id());
+  if (message.prompt_token_ids().empty()) {
+    return InvalidArgument(name + ": prompt_token_ids must not be empty");
+  }
+  if (message.token_ids().empty() || message.token_ids_size() != message.logprobs_size()) {
+    return InvalidArgument(name + ": token_ids must not be empty and logprobs be parallel to it");
+  }
+  sample.prompt.assign(message.prompt_token_ids().begin(), message.prompt_token_ids().end());
+  sample.reply.assign(message.token_ids().begin(), message.token_ids().end());
+  sample.log_probs.assign(message.logprobs().begin(), message.logprobs().end());
+  sample.advantage = message.advantage();
+  sample.trained = message.trained();
+  sample.compared = message.compared();
+  return sample;
+}
+
+TrainJob::TrainJob(weightstore::LeaderPort& leader, kernels::Pool& pool, const Clock& clock,
+                   Options options)
+    : leader_(leader),
+      pool_(pool),
+      clock_(clock),
+      options_(std::move(options)),
+      subscriber_(leader, options_.config.weightstore_socket(),
+                  options_.config.daemon().worker_id()) {}
+
+StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& leader,
+                                                    kernels::Pool& pool, const Clock& clock,
+                                                    Options options) {
+  auto job = std::unique_ptr<TrainJob>(new TrainJob(leader, pool, clock, std::move(options)));
+  TITAN_RETURN_IF_ERROR(job->Load());
+  return job;
+}
+
+Status TrainJob::Load() {
+  const config::v1::JobSpec& spec = options_.spec;
+  TITAN_ASSIGN_OR_RETURN(const auto source, formats::OpenModelSource(spec.model().path()));
+  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(source->config()));
+  TITAN_ASSIGN_OR_RETURN(const TrainConfig config,
+                         ToTrainConfig(spec, options_.config.max_pack_tokens()));
+  const int64_t needed = trainer::TrainRun::MemoryNeeded(*decoder_, config);
+  const auto available = AvailableMemory();
+  if (available && needed > *available) {
+    return ResourceExhausted("training this model needs " + std::to_string(needed >> 20) +
+                             " MiB, " + std::to_string(*available >> 20) +
+                             " MiB are free; lower max_pack_tokens or training.shards");
+  }
+  TITAN_ASSIGN_OR_RETURN(
+      run_, trainer::TrainRun::Create(*decoder_, pool_, config, [this] { return Now(); }));
+  TITAN_RETURN_IF_ERROR(model::LoadWeights(pool_, *source, decoder_->table(), run_->master()));
+
+  weightstore::PublisherOptions publisher;
+  publisher.socket_path = options_.config.weightstore_socket();
+  publisher.run_id = options_.run_id;
+  publisher.request_id = options_.incarnation + "/" + options_.run_id;
+  publisher.manifest = ManifestOf(*decoder_);
+  publisher.manifest.contract_forward = RunForwardDigest(pool_, decoder_->config());
+  publisher.max_age = spec.schedule().max_age();
+  publisher.hash_threads = pool_.size();
+  TITAN_ASSIGN_OR_RETURN(publisher_,
+                         weightstore::Publisher::Register(leader_, std::move(publisher)));
+  TITAN_ASSIGN_OR_RETURN(digest_, Publish(0, "", 0));
+  return OkStatus();
+}
+
+StatusOr<std::string> TrainJob::Publish(uint64_t version, const std::string& plan_digest,
+                                        uint64_t step) {
+  TITAN_ASSIGN_OR_RETURN(const auto begun, publisher_->Begin(version, kRingWait));
+  if (begun.recorded) {
+    // Made before: the weights in force must be those of the record.
+    std::vector<std::byte> bytes(publisher_->manifest().slot_bytes);
+    run_->WriteSlot(reinterpret_cast<float*>(bytes.data()));
+    TITAN_ASSIGN_OR_RETURN(const Hash128 digest, publisher_->ConfirmRecorded(version, bytes));
+    return ToHex(digest);
+  }
+  run_->WriteSlot(reinterpret_cast<float*>(begun.bytes.data()));
+  TITAN_ASSIGN_OR_RETURN(const Hash128 digest, publisher_->Finish());
+  TITAN_RETURN_IF_ERROR(publisher_->Commit(plan_digest, step).status());
+  TITAN_LOG(kInfo, "version_committed", {"run", options_.run_id}, {"version", version},
+            {"digest", ToHex(digest)});
+  return ToHex(digest);
+}
+
+StatusOr<v1::TrainStepResponse> TrainJob::TrainStep(const v1::StepHeader& header,
+                                                    const std::vector<TrainingSample>& samples) {
+  if (!broken_.ok()) {
+    return FailedPrecondition("the run broke in an earlier step: " + MessageOf(broken_));
+  }
+  if (last_response_ && header.step() + 1 == version_ && header.plan_digest() == last_plan_) {
+    return *last_response_;
+  }
+  if (header.step() != version_) {
+    return FailedPrecondition("step " + std::to_string(header.step()) + " is not next: version " +
+                              std::to_string(version_) + " is the newest, so step " +
+                              std::to_string(version_) + " is");
+  }
+  auto response = DoStep(header, samples);
+  if (!response.ok()) {
+    // A refused message leaves the state whole; anything else may have moved it.
+    if (response.status().code() != StatusCode::kInvalidArgument) broken_ = response.status();
+    return response;
+  }
+  last_plan_ = header.plan_digest();
+  last_response_ = *response;
+  return response;
+}
+
+StatusOr<v1::TrainStepResponse> TrainJob::DoStep(const v1::StepHeader& header,
+                                                 const std::vector<TrainingSample>& samples) {
+  const bool on_policy = header.behaviour_version() == version_;
+  const auto is_compared = [](const TrainingSample& s) { return s.compared; };
+  const bool any_compared = std::any_of(samples.begin(), samples.end(), is_compared);
+  // On-policy the loss's own forward is the comparison, unless a group is compared that is not
+  // trained.
+  const bool in_loss = on_policy && std::none_of(samples.begin(), samples.end(), [](const auto& s) {
+                         return s.compared && !s.trained;
+                       });
+  v1::TrainStepResponse response;
+  trainer::ParityResult parity;
+  if (any_compared && !in_loss) {
+    const double start = Now();
+    TITAN_ASSIGN_OR_RETURN(auto slot,
+                           subscriber_.Acquire(options_.run_id, header.behaviour_version(), false));
+    TITAN_ASSIGN_OR_RETURN(
+        parity, run_->Compare(reinterpret_cast<const float*>(slot.bytes().data()), samples));
+    if (!slot.HeaderUnchanged()) {
+      return Aborted("the store took version " + std::to_string(header.behaviour_version()) +
+                     " back while its log-probs were compared");
+    }
+    if (const Status told = subscriber_.Release(std::move(slot)); !told.ok()) {
+      TITAN_LOG(kWarning, "lease_release_not_heard", {"status", told});
+    }
+    response.set_parity_forward_seconds(Now() - start);
+  }
+  TITAN_ASSIGN_OR_RETURN(const trainer::UpdateResult update,
+                         run_->Update(samples, header.num_groups_trained(),
+                                      /*compare=*/any_compared && in_loss));
+  if (any_compared && in_loss) parity = update.parity;
+
+  const double start = Now();
+  TITAN_ASSIGN_OR_RETURN(digest_, Publish(version_ + 1, header.plan_digest(), header.step()));
+  ++version_;
+  response.set_publish_seconds(Now() - start);
+  response.set_version(version_);
+  response.set_weights_digest(digest_);
+  response.set_updated(update.updated);
+  response.set_loss(update.loss);
+  response.set_gradient_norm(update.gradient_norm);
+  response.set_clip_fraction(update.clip_fraction);
+  response.set_ratio_max(update.ratio_max);
+  response.set_ratio_mean(update.ratio_mean);
+  response.set_tokens_trained(static_cast<uint64_t>(update.tokens_trained));
+  response.set_forward_seconds(update.forward_seconds);
+  response.set_backward_seconds(update.backward_seconds);
+  response.set_optimizer_seconds(update.optimizer_seconds);
+  response.set_learning_rate(options_.spec.training().learning_rate());
+  response.set_logprob_difference_max(parity.difference_max);
+  response.set_tokens_differing(parity.tokens_differing);
+  response.set_tokens_compared(parity.tokens_compared);
+  response.set_samples_per_pack_min(parity.samples_per_pack_min);
+  for (const trainer::ParityDifference& difference : parity.differences) {
+    v1::ParityDifference* out = response.add_differences();
+    out->set_sample_id(difference.sample.value);
+    out->set_token_index(difference.token_index);
+    out->set_rollout_logprob(difference.rollout);
+    out->set_trainer_logprob(difference.trainer);
+  }
+  return response;
+}
+
+}  // namespace titan::services

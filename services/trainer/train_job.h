@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A run on this trainer: its model, its training state and its publisher. Turns a planned step into
+// a committed version: parity under the older version, update, publish.
+//
+// Not thread-safe: the trainer's engine thread, which its blocking calls may block.
+#ifndef TITAN_SERVICES_TRAINER_TRAIN_JOB_H_
+#define TITAN_SERVICES_TRAINER_TRAIN_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/kernels/pool.h"
+#include "core/model/decoder.h"
+#include "titan/config/v1/daemons.pb.h"
+#include "titan/config/v1/job.pb.h"
+#include "titan/trainer/v1/trainer.pb.h"
+#include "trainer/train_run.h"
+#include "trainer/training_sample.h"
+#include "weightstore/client/leader_port.h"
+#include "weightstore/client/publisher.h"
+#include "weightstore/client/subscriber.h"
+
+namespace titan::services {
+
+// What trainer::TrainRun needs of a resolved job. InvalidArgument names the field.
+StatusOr<trainer::TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec,
+                                             int64_t max_pack_rows);
+
+// InvalidArgument names the field and the sample.
+StatusOr<trainer::TrainingSample> ParseSample(const trainer::v1::TrainingSample& message);
+
+class TrainJob {
+ public:
+  struct Options {
+    config::v1::TrainerConfig config;
+    std::string run_id;
+    config::v1::JobSpec spec;
+    std::string incarnation;
+  };
+
+  // Loads the model, takes the run over and publishes version 0. leader, pool and clock must
+  // outlive the job. InvalidArgument, NotFound, Unimplemented: the model or the spec;
+  // ResourceExhausted: memory, with the numbers; codes of Publisher.
+  static StatusOr<std::unique_ptr<TrainJob>> Start(weightstore::LeaderPort& leader,
+                                                   kernels::Pool& pool, const Clock& clock,
+                                                   Options options);
+
+  const std::string& run_id() const { return options_.run_id; }
+  const std::string& digest() const { return digest_; }  // of the newest version
+  int64_t num_parameters() const { return decoder_->table().num_elements(); }
+
+  // One step. A repeated call for the newest version with the same plan answers the same.
+  // FailedPrecondition: not the next step, or the run is broken by an earlier failure. DataLoss:
+  // numbers broke. Codes of Publisher and Subscriber.
+  StatusOr<trainer::v1::TrainStepResponse> TrainStep(
+      const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
+
+ private:
+  TrainJob(weightstore::LeaderPort& leader, kernels::Pool& pool, const Clock& clock,
+           Options options);
+  Status Load();
+  StatusOr<std::string> Publish(uint64_t version, const std::string& plan_digest, uint64_t step);
+  StatusOr<trainer::v1::TrainStepResponse> DoStep(
+      const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
+  double Now() const { return Seconds(clock_.Now()); }
+
+  weightstore::LeaderPort& leader_;
+  kernels::Pool& pool_;
+  const Clock& clock_;
+  const Options options_;
+  const weightstore::Subscriber subscriber_;
+  std::unique_ptr<const model::Decoder> decoder_;
+  std::unique_ptr<trainer::TrainRun> run_;
+  std::unique_ptr<weightstore::Publisher> publisher_;
+  uint64_t version_ = 0;  // newest committed
+  std::string digest_;
+  Status broken_;
+  std::string last_plan_;
+  std::optional<trainer::v1::TrainStepResponse> last_response_;
+};
+
+}  // namespace titan::services
+
+#endif  // TITAN_SERVICES_TRAINER_TRAIN_JOB_H_

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the claims about whole jobs, on real daemons and with real signals: the same weights at
+// every step whatever the fleet, the limits, the threads, the instruction set and the delays; a
+// killed generator changes no bit; on-policy runs compare every trained token; weights are mapped,
+// not copied.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "core/kernels/isa.h"
+#include "tests/e2e/small_job.h"
+
+namespace titan::e2e {
+namespace {
+
+using config::v1::ClusterConfig;
+using orchestrator::v1::StepReport;
+
+constexpr uint32_t kSteps = 5;
+
+// The run that all others are held against.
+const JobRun& Baseline() {
+  static const JobRun run = [] {
+    TestFolder folder("baseline");
+    const auto spec = SmallJob(kSteps);
+    JobRun baseline = RunJob(SmallCluster(folder.path()), spec);
+    ExpectSound(baseline, spec);
+    return baseline;
+  }();
+  return run;
+}
+
+void ExpectSameBits(const JobRun& run, bool other_batches) {
+  ExpectSound(run, SmallJob(kSteps));
+  EXPECT_EQ(run.digests(), Baseline().digests());
+  if (other_batches) EXPECT_NE(run.batch_fingerprints(), Baseline().batch_fingerprints());
+}
+
+TEST(JobTest, BothGeneratorsWorkAndBatchesAreLarge) {
+  const JobRun& run = Baseline();
+  const auto shares = run.token_shares();
+  ASSERT_EQ(shares.size(), 2u);
+  EXPECT_GT(shares[0], 0.2);
+  EXPECT_GT(shares[1], 0.2);
+  uint32_t running = 0;
+  for (const StepReport& step : run.steps)
+    running = std::max(running, step.sequences_running_max());
+  EXPECT_GE(running, 8u);
+  for (const StepReport& step : run.steps) EXPECT_GE(step.samples_per_pack_min(), 4u);
+}
+
+TEST(JobTest, GenerationOfTheNextStepStartsBeforeItsPredecessorIsCommitted) {
+  const JobRun& run = Baseline();
+  int early = 0;
+  for (size_t t = 1; t < run.steps.size(); ++t) {
+    early += run.steps[t].generated_before_previous_commit() ? 1 : 0;
+  }
+  EXPECT_GE(early, static_cast<int>(0.8 * static_cast<double>(run.steps.size() - 1)));
+}
+
+TEST(JobTest, EvaluatesHeldOutQuestionsAtPinnedVersions) {
+  std::set<uint64_t> versions;
+  for (const auto& evaluation : Baseline().evaluations) {
+    if (!evaluation.skipped_reason().empty()) continue;
+    EXPECT_EQ(evaluation.questions(), 8u);
+    versions.insert(evaluation.version());
+  }
+  EXPECT_TRUE(versions.contains(0));
+  EXPECT_TRUE(versions.contains(kSteps));
+}
+
+TEST(JobTest, TheSameJobAgainGivesTheSameBits) {
+  TestFolder folder("again");
+  ExpectSameBits(RunJob(SmallCluster(folder.path()), SmallJob(kSteps)), /*other_batches=*/false);
+}
+
+TEST(JobTest, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
+  TestFolder folder("variant");
+  ClusterConfig config = SmallCluster(folder.path());
+  config.set_num_generators(1);
+  config.mutable_generator()->set_max_running_sequences(9);
+  config.mutable_generator()->set_max_batch_tokens(33);
+  config.mutable_generator()->mutable_kernels()->set_threads(2);
+  config.mutable_generator()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->mutable_kernels()->set_threads(2);
+  config.mutable_trainer()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->set_max_pack_tokens(3072);
+  ExpectSameBits(RunJob(config, SmallJob(kSteps)), /*other_batches=*/true);
+}
+
+TEST(JobTest, RandomDelaysInEveryRpcGiveTheSameBits) {
+  TestFolder folder("delays");
+  ClusterConfig config = SmallCluster(folder.path());
+  const auto delay = [](config::v1::DaemonConfig* daemon, uint64_t seed) {
+    daemon->mutable_debug()->set_rpc_delay_max_ms(40);
+    daemon->mutable_debug()->set_rpc_delay_seed(seed);
+  };
+  delay(config.mutable_orchestrator()->mutable_daemon(), 1);
+  delay(config.mutable_generator()->mutable_daemon(), 2);
+  delay(config.mutable_trainer()->mutable_daemon(), 3);
+  delay(config.mutable_weightstore()->mutable_daemon(), 4);
+  delay(config.mutable_reward()->mutable_daemon(), 5);
+  ExpectSameBits(RunJob(config, SmallJob(kSteps)), /*other_batches=*/true);
+}
+
+TEST(JobTest, AKilledGeneratorIsReplacedAndChangesNoBit) {
+  TestFolder folder("kill");
+  pid_t killed = 0;
+  const JobRun run = RunJob(SmallCluster(folder.path()), SmallJob(kSteps),
+                            [&](const StepReport& step, const cluster::Cluster& cluster) {
+                              if (step.step() != 1) return;
+                              for (const auto& process : cluster.processes()) {
+                                if (process.spec.name != "generator-0") continue;
+                                killed = process.pid;
+                                kill(process.pid, SIGKILL);
+                              }
+                            });
+  ExpectSameBits(run, /*other_batches=*/true);
+  ASSERT_GT(killed, 0);
+  bool replaced = false;
+  for (const auto& process : run.processes) {
+    if (process.spec.name == "generator-0")
+      replaced = process.restarts >= 1 && process.pid != killed;
+  }
+  EXPECT_TRUE(replaced);
+}
+
+TEST(JobTest, OnPolicyRunComparesEveryTrainedToken) {
+  TestFolder folder("on-policy");
+  auto spec = SmallJob(4);
+  spec.mutable_schedule()->set_max_age(0);
+  const JobRun run = RunJob(SmallCluster(folder.path()), spec);
+  ExpectSound(run, spec);
+  uint64_t trained = 0;
+  for (const StepReport& step : run.steps) {
+    EXPECT_EQ(step.parity().tokens_compared(), step.tokens_trained());
+    if (step.groups_trained() > 0) EXPECT_EQ(step.ratio_max(), 1.0);
+    trained += step.tokens_trained();
+  }
+  EXPECT_EQ(run.job.parity().tokens_compared(), trained);
+}
+
+struct ProcessMemory {
+  int64_t anonymous_kib = 0;
+  bool slot_mapped = false;
+  bool slot_writable = false;
+};
+
+ProcessMemory ReadMemory(pid_t pid) {
+  ProcessMemory memory;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:")) memory.anonymous_kib = std::stoll(line.substr(8));
+  }
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") == std::string::npos || line.find("slot") == std::string::npos)
+      continue;
+    std::istringstream words(line);
+    std::string range, mode;
+    words >> range >> mode;
+    const auto dash = range.find('-');
+    const auto bytes = std::stoull(range.substr(dash + 1), nullptr, 16) -
+                       std::stoull(range.substr(0, dash), nullptr, 16);
+    if (bytes < 1 << 20) continue;  // a header page
+    memory.slot_mapped = true;
+    memory.slot_writable |= mode[1] == 'w';
+  }
+  return memory;
+}
+
+TEST(JobTest, GeneratorsMapTheSlotReadOnlyAndDoNotCopyIt) {
+  TestFolder folder("memory");
+  std::map<std::string, std::map<uint64_t, ProcessMemory>> seen;
+  std::set<pid_t> pids;
+  std::set<std::string> programs;
+  const JobRun run = RunJob(SmallCluster(folder.path()), SmallJob(kSteps),
+                            [&](const StepReport& step, const cluster::Cluster& cluster) {
+                              for (const auto& process : cluster.processes()) {
+                                pids.insert(process.pid);
+                                programs.insert(process.spec.exe);
+                                if (process.spec.role == "generator") {
+                                  seen[process.spec.name][step.version()] = ReadMemory(process.pid);
+                                }
+                              }
+                            });
+  ExpectSound(run, SmallJob(kSteps));
+  EXPECT_EQ(pids.size(), 6u);  // store, orchestrator, trainer, reward service, two generators
+  EXPECT_EQ(programs.size(), 5u);
+  constexpr int64_t kModelKib = 28 << 10;  // 7 million f32 parameters
+  ASSERT_EQ(seen.size(), 2u);
+  for (auto& [name, by_version] : seen) {
+    for (const auto& [version, memory] : by_version) {
+      EXPECT_TRUE(memory.slot_mapped) << name << " at version " << version;
+      EXPECT_FALSE(memory.slot_writable) << name << " at version " << version;
+    }
+    const int64_t growth = by_version[3].anonymous_kib - by_version[1].anonymous_kib;
+    EXPECT_LT(growth, kModelKib / 10) << name;
+  }
+}
+
+}  // namespace
+}  // namespace titan::e2e

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/e2e/small_job.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "clients/cluster/cluster_config.h"
+#include "clients/cluster/job_client.h"
+#include "core/base/check.h"
+#include "tests/support/small_model.h"
+
+namespace titan::e2e {
+
+namespace fs = std::filesystem;
+using orchestrator::v1::StepReport;
+
+TestFolder::TestFolder(const std::string& name)
+    : path_(
+          (fs::path(TITAN_BINARY_DIR) / "e2e" / (name + "-" + std::to_string(getpid()))).string()) {
+  fs::remove_all(path_);
+  fs::create_directories(path_);
+}
+
+TestFolder::~TestFolder() {
+  std::error_code ignored;
+  if (!::testing::Test::HasFailure()) fs::remove_all(path_, ignored);
+}
+
+const std::string& SmallModelFolder() {
+  static const TestFolder folder("model");
+  static const bool made = [] {
+    const Status status = test::MakeSmallModel(folder.path(), 17);
+    EXPECT_TRUE(status.ok()) << status;
+    return status.ok();
+  }();
+  TITAN_CHECK(made);
+  return folder.path();
+}
+
+const std::string& SmallDataFile() {
+  static const TestFolder folder("data");
+  static const std::string file = folder.path() + "/data.jsonl";
+  static const bool made = [] {
+    std::ofstream out(file);
+    for (int i = 0; i < 48; ++i) {
+      std::string question =
+          "What is " + std::to_string(i) + " + " + std::to_string(3 * i % 11) + "?";
+      // Row 5 is over 600 tokens: it crosses the 512-key segment of attention.
+      for (int k = 0; k < (i == 5 ? 420 : i % 7); ++k)
+        question += " Think " + std::to_string(k % 10) + ".";
+      char id[16];
+      std::snprintf(id, sizeof(id), "row-%03d", i);
+      out << "{\"id\": \"" << id << "\", \"prompt\": [{\"role\": \"user\", \"content\": \""
+          << question << "\"}], \"answer\": \"" << i % 10 << "\"}\n";
+    }
+    return out.good();
+  }();
+  TITAN_CHECK(made);
+  return file;
+}
+
+config::v1::JobSpec SmallJob(uint32_t steps) {
+  config::v1::JobSpec spec;
+  spec.set_name("small");
+  spec.set_seed(3);
+  spec.mutable_model()->set_path(SmallModelFolder());
+  spec.mutable_model()->set_max_sequence_tokens(2000);
+  spec.mutable_data()->set_path(SmallDataFile());
+  spec.mutable_data()->set_held_out(8);
+  spec.mutable_schedule()->set_max_age(1);
+  spec.mutable_schedule()->set_steps(steps);
+  spec.mutable_schedule()->set_groups_per_step(4);
+  spec.mutable_schedule()->set_on_untrainable("drop");
+  spec.mutable_rollout()->set_samples_per_group(4);
+  spec.mutable_rollout()->set_temperature(1.0f);
+  spec.mutable_rollout()->set_max_new_tokens(12);
+  spec.mutable_reward()->set_grader("regex_match");
+  spec.mutable_reward()->set_grader_parameters_json(
+      R"({"pattern": "[0-4][^0-9]*$", "compare": "none"})");
+  spec.mutable_training()->set_learning_rate(1e-3);
+  spec.mutable_evaluation()->set_every_steps(2);
+  spec.mutable_parity()->set_share(0.5);
+  return spec;
+}
+
+config::v1::ClusterConfig SmallCluster(const std::string& data_folder) {
+  config::v1::ClusterConfig config;
+  cluster::FillClusterDefaults(&config);
+  config.set_data_folder(data_folder);
+  config.set_num_generators(2);
+  config.mutable_generator()->mutable_kernels()->set_threads(1);
+  config.mutable_generator()->set_kv_cache_bytes(uint64_t{64} << 20);
+  config.mutable_trainer()->mutable_kernels()->set_threads(1);
+  config.mutable_trainer()->set_max_pack_tokens(4096);
+  return config;
+}
+
+std::vector<std::string> JobRun::digests() const {
+  std::vector<std::string> all;
+  for (const StepReport& step : steps) all.push_back(step.weights_digest());
+  return all;
+}
+
+std::vector<uint64_t> JobRun::batch_fingerprints() const {
+  std::vector<uint64_t> all;
+  for (const StepReport& step : steps) {
+    for (const auto& share : step.generator_shares()) all.push_back(share.batch_fingerprint());
+  }
+  return all;
+}
+
+std::vector<double> JobRun::token_shares() const {
+  std::map<std::string, double> tokens;
+  double total = 0;
+  for (const StepReport& step : steps) {
+    for (const auto& share : step.generator_shares()) {
+      tokens[share.worker_id()] += static_cast<double>(share.tokens());
+      total += static_cast<double>(share.tokens());
+    }
+  }
+  std::vector<double> shares;
+  for (const auto& [worker, n] : tokens) shares.push_back(n / total);
+  return shares;
+}
+
+JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
+              StepHook hook) {
+  JobRun run;
+  cluster::ClusterOptions options;
+  options.config = config;
+  options.bin_folder = std::string(TITAN_BINARY_DIR) + "/bin";
+  auto cluster = cluster::Cluster::Start(options);
+  EXPECT_TRUE(cluster.ok()) << cluster.status();
+  if (!cluster.ok()) return run;
+  auto client = cluster::JobClient::Connect((*cluster)->orchestrator_address());
+  EXPECT_TRUE(client.ok()) << client.status();
+  if (!client.ok()) return run;
+  const auto submitted = (*client)->Submit(spec);
+  EXPECT_TRUE(submitted.ok()) << submitted.status();
+  if (!submitted.ok()) return run;
+  const auto job = (*client)->Watch(submitted->job_id(), 0,
+                                    [&](const orchestrator::v1::WatchJobResponse& event) {
+                                      if (event.has_step_done()) {
+                                        run.steps.push_back(event.step_done());
+                                        if (hook) hook(event.step_done(), **cluster);
+                                      }
+                                      if (event.has_evaluation_done())
+                                        run.evaluations.push_back(event.evaluation_done());
+                                    });
+  EXPECT_TRUE(job.ok()) << job.status();
+  if (job.ok()) run.job = *job;
+  run.processes = (*cluster)->processes();
+  (*cluster)->Stop();
+  return run;
+}
+
+void ExpectSound(const JobRun& run, const config::v1::JobSpec& spec) {
+  EXPECT_EQ(run.job.state(), orchestrator::v1::JOB_STATE_SUCCEEDED) << run.job.reason();
+  ASSERT_EQ(run.steps.size(), spec.schedule().steps());
+  const auto digests = run.digests();
+  EXPECT_GE(std::set<std::string>(digests.begin(), digests.end()).size(), 3u);
+  for (size_t t = 0; t < run.steps.size(); ++t) {
+    const StepReport& step = run.steps[t];
+    EXPECT_EQ(step.step(), t);
+    EXPECT_EQ(step.age(), std::min<uint64_t>(t, spec.schedule().max_age()));
+    EXPECT_GT(step.parity().tokens_compared(), 0u) << "step " << t;
+    EXPECT_EQ(step.parity().tokens_differing(), 0u) << "step " << t;
+    EXPECT_EQ(step.parity().logprob_difference_max(), 0.0) << "step " << t;
+  }
+  EXPECT_EQ(run.job.parity().tokens_differing(), 0u);
+}
+
+}  // namespace titan::e2e
