@@ -153,8 +153,8 @@ int Up(const Common& common, const UpOptions& options) {
   const std::string outcome = ReadAll(report[0]);
   close(report[0]);
   if (outcome != kReady) {
-    return Fail(
-        Unavailable(outcome.empty() ? "the supervisor ended without a word; see " + log : outcome));
+    return Fail(FailedPrecondition(
+        outcome.empty() ? "the supervisor ended without a word; see " + log : outcome));
   }
   return ShowStatus(common);
 }

@@ -142,6 +142,8 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
     if (!degraded.empty()) reason += "; cluster degraded: " + degraded;
     job = LostJob(progress, reason);
   }
+  interrupter.join();
+  client->reset();  // an idle connection would hold up the orchestrator's shutdown
   if (interrupted) std::cout << "\ninterrupted: ending the daemons" << std::endl;
   (*cluster)->Stop();
   const auto failures = Failures(*job, progress);

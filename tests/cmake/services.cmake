@@ -12,3 +12,13 @@ titan_test(clients_test LABEL unit TIMEOUT 60
 titan_test(services_reward_test LABEL unit TIMEOUT 60
   SOURCES unit/services/reward/reward_service_test.cc
   USES services/reward services/rpc rewards core/runtime core/base)
+
+# titanctl and the demo program over stand-ins of the other daemons.
+titan_include_root(fake_daemon fake_daemon_root services/rpc core/runtime core/base)
+add_executable(fake_daemon integration/cluster/fake_daemon.cc)
+set_target_properties(fake_daemon PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+target_include_directories(fake_daemon PRIVATE ${fake_daemon_root})
+target_link_libraries(fake_daemon PRIVATE titan_services_rpc)
+titan_test(cluster_programs_test LABEL integration TIMEOUT 120
+  SOURCES integration/cluster/cluster_programs_test.cc
+  USES core/base LIBS nlohmann_json::nlohmann_json DEPENDS fake_daemon titanctl titan-demo titan-reward)

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: titanctl and titan-demo as people use them, over real processes: up, status, submit, watch,
+// cancel, down, a killed generator, a killed trainer, a parity failure, an interrupt. Method: the
+// real titanctl, titan-demo and titan-reward in one folder with stand-ins of the other daemons
+// (fake_daemon.cc).
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+namespace titan {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+class ClusterProgramsTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    bin_ = fs::path(TITAN_BINARY_DIR) / "tests" / "cluster_programs";
+    fs::remove_all(bin_);
+    fs::create_directories(bin_);
+    for (const char* real : {"titanctl", "titan-demo", "titan-reward"}) {
+      fs::create_hard_link(fs::path(TITAN_BINARY_DIR) / "bin" / real, bin_ / real);
+    }
+    for (const char* fake :
+         {"titan-orchestrator", "titan-weightstore", "titan-trainer", "titan-generator"}) {
+      fs::create_hard_link(fs::path(TITAN_BINARY_DIR) / "tests" / "fake_daemon", bin_ / fake);
+    }
+  }
+
+  void SetUp() override {
+    char pattern[] = "/tmp/titan_programs_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    folder_ = pattern;
+    data_ = folder_ + "/data";
+    std::ofstream(folder_ + "/model.gguf") << "weights";
+    std::ofstream(folder_ + "/rows.jsonl") << "{}\n";
+  }
+  void TearDown() override {
+    Titanctl("down --data " + data_);
+    fs::remove_all(folder_);
+  }
+
+  // Runs a shell line in the folder of programs; its output goes to output_.
+  int Shell(const std::string& line) {
+    FILE* pipe = popen((line + " 2>&1").c_str(), "r");
+    output_.clear();
+    char buffer[4096];
+    while (const size_t n = fread(buffer, 1, sizeof(buffer), pipe)) output_.append(buffer, n);
+    const int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int Titanctl(const std::string& arguments) {
+    return Shell((bin_ / "titanctl").string() + " " + arguments);
+  }
+
+  static bool Eventually(const std::function<bool()>& condition) {
+    for (int i = 0; i < 1000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return false;
+  }
+
+  json ReadJson(const std::string& path) {
+    std::ifstream in(path);
+    return json::parse(in, nullptr, false);
+  }
+  json Process(const std::string& name) {
+    const json supervisor = ReadJson(data_ + "/supervisor.json");
+    if (supervisor.is_object()) {
+      for (const auto& process : supervisor["processes"]) {
+        if (process["name"] == name) return process;
+      }
+    }
+    return json::object();
+  }
+  std::string JobFile(uint64_t seed) {
+    const std::string path = folder_ + "/job.json";
+    std::ofstream(path) << R"({"name": "t", "seed": )" << seed
+                        << R"(, "model": {"path": "model.gguf"}, "data": {"path": "rows.jsonl"},)"
+                        << R"("schedule": {"steps": 3}})";
+    return path;
+  }
+
+  static inline fs::path bin_;
+  std::string folder_;
+  std::string data_;
+  std::string output_;
+};
+
+TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
+  ASSERT_EQ(Titanctl("up --data " + data_), 0) << output_;
+  EXPECT_NE(output_.find("generator-1"), std::string::npos) << output_;
+  const json endpoints = ReadJson(data_ + "/endpoints.json");
+  EXPECT_EQ(endpoints["endpoints"].size(), 6u);
+
+  EXPECT_EQ(Titanctl("up --data " + data_), 1);
+  EXPECT_NE(output_.find("in use by a running cluster"), std::string::npos) << output_;
+
+  ASSERT_EQ(Titanctl("status -o json --data " + data_), 0);
+  const json status = json::parse(output_, nullptr, false);
+  EXPECT_EQ(status["state"], "running");
+  EXPECT_EQ(status["workers"].size(), 4u) << output_;
+
+  EXPECT_EQ(Titanctl("submit " + JobFile(1) + " -w --data " + data_), 0) << output_;
+  EXPECT_NE(output_.find("log-prob difference max 0, tokens differing 0 of 30"), std::string::npos)
+      << output_;
+  EXPECT_NE(output_.find("warning: this orchestrator is a stand-in"), std::string::npos) << output_;
+
+  EXPECT_EQ(Titanctl("submit " + JobFile(777) + " --data " + data_), 0);
+  EXPECT_EQ(Titanctl("cancel job-1 --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("watch job-1 --data " + data_), 4) << output_;
+  EXPECT_NE(output_.find("CANCELLED (cancelled by user)"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("watch job-9 --data " + data_), 5) << output_;
+  std::ofstream(folder_ + "/bad.json") << "{\"sed\": 1}";
+  EXPECT_EQ(Titanctl("submit " + folder_ + "/bad.json --data " + data_), 2);
+  EXPECT_NE(output_.find("bad.json:1:2: sed: unknown field; did you mean \"seed\"?"),
+            std::string::npos)
+      << output_;
+
+  EXPECT_EQ(Titanctl("down --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("status --data " + data_), 5);
+  const json supervisor = ReadJson(data_ + "/supervisor.json");
+  EXPECT_EQ(supervisor["state"], "stopped");
+  for (const auto& process : supervisor["processes"]) {
+    ASSERT_EQ(process["exits"].size(), 1u);
+    EXPECT_EQ(process["exits"][0]["exit"], 0) << process;
+  }
+}
+
+TEST_F(ClusterProgramsTest, KilledGeneratorComesBackAndKilledTrainerDegrades) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  const int first = Process("generator-0")["pid"];
+  ASSERT_EQ(kill(first, SIGKILL), 0);
+  ASSERT_TRUE(Eventually([&] {
+    const json process = Process("generator-0");
+    if (process["restarts"] != 1 || process["state"] != "running") return false;
+    const json endpoints = ReadJson(data_ + "/endpoints.json");
+    for (const auto& endpoint : endpoints["endpoints"]) {
+      if (endpoint["worker_id"] == "generator-0" && endpoint["pid"] == process["pid"]) return true;
+    }
+    return false;
+  }));
+  EXPECT_EQ(Process("generator-0")["exits"][0]["exit"], 137);
+  EXPECT_EQ(ReadJson(data_ + "/supervisor.json")["state"], "running");
+  kill(Process("trainer")["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(
+      Eventually([&] { return ReadJson(data_ + "/supervisor.json")["state"] == "degraded"; }));
+  EXPECT_EQ(Titanctl("status --data " + data_), 0);
+  EXPECT_NE(output_.find("trainer (pid"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, PortInUseEndsTheStartWithTheDaemonsOwnWords) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  const std::string taken = ReadJson(data_ + "/endpoints.json")["endpoints"][0]["address"];
+  std::ofstream(folder_ + "/cluster.json")
+      << R"({"orchestrator": {"daemon": {"listen": ")" << taken << R"("}}})";
+  const std::string other = folder_ + "/other";
+  EXPECT_EQ(Titanctl("up --config " + folder_ + "/cluster.json --data " + other), 1);
+  EXPECT_NE(output_.find("orchestrator ended during the start with exit code 1"), std::string::npos)
+      << output_;
+  EXPECT_NE(output_.find("cannot listen on " + taken), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  ASSERT_EQ(Titanctl("submit " + JobFile(777) + " --data " + data_), 0) << output_;
+  EXPECT_EQ(Shell("timeout --preserve-status -s INT 1 " + (bin_ / "titanctl").string() +
+                  " watch job-1 --data " + data_),
+            130)
+      << output_;
+  EXPECT_NE(output_.find("Come back with: titanctl watch job-1"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
+  const std::string demo =
+      (bin_ / "titan-demo").string() + " --steps 2 --model " + folder_ + "/model.gguf --output ";
+  EXPECT_EQ(Shell(demo + folder_ + "/good --seed 1"), 0) << output_;
+  const json good = ReadJson(folder_ + "/good/result.json");
+  EXPECT_EQ(good["heldout_accuracy_start"], 0.25);
+  EXPECT_EQ(good["heldout_accuracy_end"], 0.75);
+  EXPECT_EQ(good["tokens_compared"], 20);
+  EXPECT_EQ(good["final_weights_digest"], "digest-2");
+  EXPECT_EQ(good["seconds"], 30.0);
+  ASSERT_EQ(good["processes"].size(), 6u);
+  for (const auto& process : good["processes"]) EXPECT_EQ(process["exit"], 0) << process;
+
+  EXPECT_EQ(Shell(demo + folder_ + "/bad --seed 666"), 1) << output_;
+  EXPECT_NE(output_.find("rollout and training differ"), std::string::npos) << output_;
+  EXPECT_EQ(ReadJson(folder_ + "/bad/result.json")["tokens_differing"], 2);
+}
+
+TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {
+  const std::string out = folder_ + "/stuck";
+  EXPECT_EQ(Shell("timeout --preserve-status -s INT 4 " + (bin_ / "titan-demo").string() +
+                  " --steps 2 --seed 777 --model " + folder_ + "/model.gguf --output " + out),
+            130)
+      << output_;
+  EXPECT_NE(output_.find("interrupted"), std::string::npos) << output_;
+  const json supervisor = ReadJson(out + "/cluster/supervisor.json");
+  EXPECT_EQ(supervisor["state"], "stopped") << output_;
+  for (const auto& process : supervisor["processes"])
+    EXPECT_NE(kill(process["pid"].get<int>(), 0), 0);
+}
+
+}  // namespace
+}  // namespace titan
