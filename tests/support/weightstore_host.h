@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "core/storage/memory_store.h"
 #include "core/storage/rocksdb_store.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/client/publisher.h"
@@ -24,7 +25,10 @@ namespace titan::weightstore::testing {
 
 class Host {
  public:
-  explicit Host(uint64_t memory_limit_bytes = 64u << 20) : memory_limit_bytes_(memory_limit_bytes) {
+  enum class IndexKind { kMemory, kDisk };  // kMemory: no test waits for a slow disk
+
+  explicit Host(uint64_t memory_limit_bytes = 64u << 20, IndexKind kind = IndexKind::kMemory)
+      : memory_limit_bytes_(memory_limit_bytes), kind_(kind) {
     std::string pattern = (std::filesystem::temp_directory_path() / "titan_ws_XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
     Start();
@@ -35,16 +39,18 @@ class Host {
   }
 
   void Start() {
-    auto index = storage::OpenRocksDbStore(folder_ + "/index");
-    ASSERT_TRUE(index.ok()) << index.status();
-    index_ = *std::move(index);
+    if (kind_ == IndexKind::kDisk) {
+      auto index = storage::OpenRocksDbStore(folder_ + "/index");
+      ASSERT_TRUE(index.ok()) << index.status();
+      disk_ = *std::move(index);
+    }
     StoreOptions options;
     options.memory_limit_bytes = memory_limit_bytes_;
     options.first_number = next_life_ += 1'000'000;
     options.hash_threads = 2;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms.load(); };
-    auto store = Store::Open(*index_, std::move(options));
+    auto store = Store::Open(disk_ ? *disk_ : memory_, std::move(options));
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
     auto server = SocketServer::Start(socket_path(), *store_);
@@ -55,7 +61,7 @@ class Host {
   void Stop() {
     server_.reset();
     store_.reset();
-    index_.reset();
+    disk_.reset();
   }
 
   Store& store() { return *store_; }
@@ -78,9 +84,11 @@ class Host {
 
  private:
   const uint64_t memory_limit_bytes_;
+  const IndexKind kind_;
   uint64_t next_life_ = 0;
   std::string folder_;
-  std::unique_ptr<storage::KeyValueStore> index_;
+  storage::MemoryStore memory_;  // outlives restarts
+  std::unique_ptr<storage::KeyValueStore> disk_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<SocketServer> server_;
 };

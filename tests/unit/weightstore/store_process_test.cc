@@ -149,7 +149,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
   std::atomic<uint64_t> reads{0};
   std::atomic<bool> failed{false};
   const auto feed = [&](Child& child, const std::string& name) {
-    while (newest < 300 && !failed) {
+    while (newest < 2000 && !failed) {
       const auto lease = host.store().AcquireLease(name, "run", newest, false);
       if (!lease.ok()) continue;  // retired meanwhile
       SendLease(child, *lease);
@@ -158,7 +158,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
     }
   };
   std::thread a([&] { feed(first, "a"); }), b([&] { feed(second, "b"); });
-  for (uint64_t v = 1; v <= 300 && !failed; ++v) {
+  for (uint64_t v = 1; v <= 2000 && !failed; ++v) {
     Publish(*publisher, v);
     newest = v;
   }

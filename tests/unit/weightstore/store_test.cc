@@ -218,7 +218,7 @@ TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
 }
 
 TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
-  Host host;
+  Host host(64u << 20, Host::IndexKind::kDisk);
   std::vector<Hash128> digests;
   {
     auto publisher = host.Register(1);

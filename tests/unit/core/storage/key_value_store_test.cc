@@ -123,7 +123,7 @@ TEST(KeyValueStoreTest, BothStoresEqualAnOrderedMapUnderRandomOperations) {
         }
       }
     }
-    const Durability durability = random() % 4 == 0 ? Durability::kSynced : Durability::kBuffered;
+    const Durability durability = random() % 20 == 0 ? Durability::kSynced : Durability::kBuffered;
     ASSERT_TRUE(memory.Write(batch, durability).ok());
     ASSERT_TRUE(disk->Write(batch, durability).ok());
     if (round % 50 == 49) {

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Readers, evaluation and operators. Trainers and versions: store_state.cc.
+#include <algorithm>
+#include <utility>
+
+#include "core/base/check.h"
+#include "weightstore/store_state.h"
+#include "weightstore/store_state_errors.h"
+
+namespace titan::weightstore {
+
+// ---------------------------------------------------------------------------------------- readers
+
+StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& holder,
+                                                          const std::string& run_id,
+                                                          uint64_t version, bool evaluation,
+                                                          int64_t now_ms) {
+  if (holder.empty() || holder.size() > 256) {
+    return InvalidArgument("holder: must have 1 to 256 bytes");
+  }
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  uint64_t slot_id;
+  Hash128 digest;
+  if (evaluation) {
+    if (run->evaluation.state != EvaluationState::kPinned || run->evaluation.version != version) {
+      return NotServed(Named(run_id, version) + " is not in the evaluation slot");
+    }
+    slot_id = *run->evaluation.slot_id;
+    digest = run->evaluation.digest;
+  } else {
+    const auto found = run->versions.find(version);
+    if (found == run->versions.end()) {
+      return NotFound(Named(run_id, version) + " does not exist");
+    }
+    const Version& entry = found->second;
+    if (entry.state == VersionState::kLost) {
+      return WithReason(
+          Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more"),
+          kVersionLost);
+    }
+    if (entry.state != VersionState::kCommitted) {
+      return NotServed(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
+                       ", only a COMMITTED version can be read");
+    }
+    slot_id = entry.slot_id;
+    digest = entry.digest;
+  }
+  LeaseGrant lease;
+  lease.lease_id = NextNumber();
+  lease.grant = slots_.at(slot_id).grant;
+  lease.digest = digest;
+  lease.manifest = run->record.manifest;
+  leases_[lease.lease_id] = {holder, run_id, version, slot_id, lease.grant, false, now_ms};
+  return lease;
+}
+
+StatusOr<uint64_t> StoreState::MapLease(uint64_t lease_id, uint64_t grant, int64_t now_ms) {
+  const auto found = leases_.find(lease_id);
+  if (found == leases_.end()) {
+    return Aborted("lease " + std::to_string(lease_id) + " does not exist or has ended");
+  }
+  LeaseState& lease = found->second;
+  if (lease.grant != grant) {
+    return Aborted("lease " + std::to_string(lease_id) + ": grant " + std::to_string(grant) +
+                   " is stale");
+  }
+  if (lease.mapped) return FailedPrecondition("lease " + std::to_string(lease_id) + " is mapped");
+  lease.mapped = true;
+  lease.since_ms = now_ms;
+  return lease.slot_id;
+}
+
+bool StoreState::ReleaseLease(uint64_t lease_id) {
+  const auto found = leases_.find(lease_id);
+  if (found == leases_.end()) return false;
+  const LeaseState lease = found->second;
+  leases_.erase(found);
+  Run& run = runs_.at(lease.run_id);
+  const auto entry = run.versions.find(lease.version);
+  if (entry != run.versions.end() && entry->second.state == VersionState::kRetired &&
+      entry->second.slot_id == lease.slot_id && !IsLeased(lease.slot_id)) {
+    entry->second.state = VersionState::kFree;
+    ReleaseSlot(run, entry->second);
+  }
+  return true;
+}
+
+void StoreState::ExpireLeases(int64_t now_ms) {
+  std::vector<uint64_t> expired;
+  for (const auto& [lease_id, lease] : leases_) {
+    if (!lease.mapped && now_ms - lease.since_ms >= lease_ttl_ms_) expired.push_back(lease_id);
+  }
+  for (const uint64_t lease_id : expired) ReleaseLease(lease_id);
+}
+
+Status StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  const auto found = run->versions.find(version);
+  if (found == run->versions.end() || (found->second.state != VersionState::kCommitted &&
+                                       found->second.state != VersionState::kRetired)) {
+    return FailedPrecondition(Named(run_id, version) + " has no readers");
+  }
+  Version& entry = found->second;
+  EndLeasesOf(entry.slot_id);
+  RaiseGrant(entry.slot_id, version, entry.digest);
+  if (entry.state == VersionState::kRetired) {
+    entry.state = VersionState::kFree;
+    ReleaseSlot(*run, entry);
+  }
+  return OkStatus();
+}
+
+// ------------------------------------------------------------------------------------- evaluation
+
+StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, uint64_t version,
+                                                     int64_t now_ms) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (!evaluation.slot_id.has_value()) {
+    return FailedPrecondition("run " + run_id + " has no evaluation slot");
+  }
+  switch (evaluation.state) {
+    case EvaluationState::kPinned:
+      if (evaluation.version == version) return PinOutcome{evaluation.digest, std::nullopt};
+      return EvaluationBusy("the evaluation slot of run " + run_id + " holds version " +
+                            std::to_string(evaluation.version) + "; unpin it first");
+    case EvaluationState::kCopying:
+      return EvaluationBusy("the evaluation slot of run " + run_id +
+                            " is being filled with version " + std::to_string(evaluation.version));
+    case EvaluationState::kEmpty:
+    case EvaluationState::kUnpinned:
+      break;
+  }
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.slot_id == *evaluation.slot_id) {
+      return EvaluationBusy("the evaluation slot of run " + run_id + " is held by lease " +
+                            std::to_string(lease_id) + " of " + lease.holder);
+    }
+  }
+  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
+                         AcquireLease("evaluation copy", run_id, version, false, now_ms));
+  LeaseState& copying = leases_.at(source.lease_id);
+  copying.mapped = true;  // no ttl: FinishPin ends it
+  evaluation.state = EvaluationState::kCopying;
+  evaluation.version = version;
+  evaluation.digest = source.digest;
+  RaiseGrant(*evaluation.slot_id, version, {});
+  PinPlan plan;
+  plan.from_slot = copying.slot_id;
+  plan.to_slot = *evaluation.slot_id;
+  plan.copy_lease = source.lease_id;
+  plan.grant = slots_.at(*evaluation.slot_id).grant;
+  plan.digest = source.digest;
+  return PinOutcome{source.digest, plan};
+}
+
+Status StoreState::FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan,
+                             bool good) {
+  ReleaseLease(plan.copy_lease);
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (evaluation.slot_id != plan.to_slot || evaluation.state != EvaluationState::kCopying ||
+      slots_.at(plan.to_slot).grant != plan.grant) {
+    return Aborted("run " + run_id + " ended while version " + std::to_string(version) +
+                   " was copied for evaluation");
+  }
+  if (!good) {
+    evaluation.state = EvaluationState::kEmpty;
+    return WithReason(DataLoss(Named(run_id, version) +
+                               ": its copy for evaluation has another digest than was committed"),
+                      kDigestMismatch);
+  }
+  evaluation.state = EvaluationState::kPinned;
+  effects_.headers.push_back({plan.to_slot, version, plan.grant, plan.digest});
+  return OkStatus();
+}
+
+Status StoreState::Unpin(const std::string& run_id, uint64_t version) {
+  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
+  Evaluation& evaluation = run->evaluation;
+  if (evaluation.state == EvaluationState::kPinned && evaluation.version == version) {
+    evaluation.state = EvaluationState::kUnpinned;
+  }
+  return OkStatus();  // a repeated request finds it done
+}
+
+// -------------------------------------------------------------------------------------- operators
+
+StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  std::vector<VersionInfo> list;
+  for (const auto& [number, version] : run->versions) {
+    VersionInfo info;
+    info.version = number;
+    info.state = version.state;
+    info.record = version.record;
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.run_id == run_id && lease.version == number) info.holders.push_back(lease.holder);
+    }
+    list.push_back(std::move(info));
+  }
+  return list;
+}
+
+StatusOr<std::optional<RunRecord>> StoreState::PlanEndRun(const std::string& run_id,
+                                                          uint64_t epoch) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  if (epoch > run->record.trainer_epoch) {
+    return InvalidArgument("epoch: " + std::to_string(epoch) + " was never issued for run " +
+                           run_id);
+  }
+  if (epoch != 0 && epoch < run->record.trainer_epoch) {
+    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id +
+                      " is superseded by epoch " + std::to_string(run->record.trainer_epoch));
+  }
+  if (run->record.ended) return std::optional<RunRecord>();
+  RunRecord record = run->record;
+  record.ended = true;
+  return std::optional<RunRecord>(std::move(record));
+}
+
+void StoreState::ApplyEndRun(const std::string& run_id) {
+  Run& run = runs_.at(run_id);
+  run.writer_alive = false;
+  AbortInProgress(run);
+  run.record.ended = true;
+  for (auto& [number, version] : run.versions) {
+    if (version.state == VersionState::kCommitted || version.state == VersionState::kRetired) {
+      version.state = VersionState::kFree;
+      ReleaseSlot(run, version);
+    }
+  }
+  run.evaluation = {};
+  std::vector<uint64_t> rest;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.run_id == run_id) rest.push_back(slot_id);
+  }
+  for (const uint64_t slot_id : rest) DropSlot(slot_id);
+}
+
+}  // namespace titan::weightstore
