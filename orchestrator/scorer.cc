@@ -45,6 +45,7 @@ void Scorer::Stop() {
   spec_.reset();
   dataset_.reset();
   last_problem_.clear();
+  hopeless_.clear();
 }
 
 void Scorer::Add(Item item, Instant now) {
@@ -74,6 +75,10 @@ std::vector<Scorer::Scored> Scorer::OnAnswer(const ScoreAnswered& event, Instant
   requests_.erase(found);
   const std::string who = "reward service " + request.worker.worker_id;
   if (!event.status.ok()) {
+    if (event.status.code() == StatusCode::kInvalidArgument ||
+        event.status.code() == StatusCode::kUnimplemented) {
+      hopeless_ = who + " refuses: " + MessageOf(event.status);
+    }
     Retry(request.samples, now, who + ": " + MessageOf(event.status));
     return scored;
   }
@@ -149,6 +154,7 @@ void Scorer::Pump(Instant now, Outbox& out) {
 
 std::optional<std::string> Scorer::Expired(Instant now) const {
   if (spec_ == nullptr) return std::nullopt;
+  if (!hopeless_.empty()) return hopeless_;
   const Duration limit = Millis(spec_->deadlines.reward_ms);
   uint64_t num_late = 0;
   for (const auto& [sample, entry] : entries_) num_late += now - entry.since > limit;

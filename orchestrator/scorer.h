@@ -47,7 +47,8 @@ class Scorer {
   // The samples decided by this answer.
   std::vector<Scored> OnAnswer(const ScoreAnswered& event, Instant now);
   void Pump(Instant now, Outbox& out);
-  // Why the job must end: a sample without a score past the deadline.
+  // Why the job must end: a sample without a score past the deadline, or a request that can never
+  // succeed.
   std::optional<std::string> Expired(Instant now) const;
 
  private:
@@ -74,6 +75,7 @@ class Scorer {
   std::map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;
   std::string last_problem_;
+  std::string hopeless_;  // why no retry can succeed; empty: nothing
 };
 
 }  // namespace titan::orchestrator

@@ -118,8 +118,9 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
                           " a step), and the volume has " + std::to_string(space.available)),
         "DISK_TOO_SMALL", "free the disk of the orchestrator's data folder or run fewer steps");
   }
-  StatusOr<PreparedData> prepared = co_await context_.blocking.Run(
-      [spec]() -> StatusOr<PreparedData> { return PrepareData(*spec); });
+  // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
+  const std::function<StatusOr<PreparedData>()> prepare = [spec] { return PrepareData(*spec); };
+  StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) co_return prepared.status();
 
   struct SubmitJob submit;

@@ -4,3 +4,6 @@ titan_test(orchestrator_test LABEL unit
           unit/orchestrator/run_engine_test.cc unit/orchestrator/driver_test.cc
           unit/orchestrator/worker_registry_test.cc
   USES orchestrator core/storage)
+titan_test(orchestrator_process_test LABEL integration TIMEOUT 180
+  SOURCES integration/orchestrator_test.cc
+  USES services/rpc core/runtime core/base LIBS titan_proto_rpc DEPENDS titan-orchestrator titan-journal)

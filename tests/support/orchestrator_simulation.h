@@ -40,13 +40,14 @@ struct WorldOptions {
   int num_generators = 2;
   uint32_t max_versions = 3;
   uint32_t max_running_sequences = 16;
-  uint32_t delay_max_ms = 50;  // of every answer
-  double duplicate = 0;        // a sample is delivered twice
-  double break_stream = 0;     // a rollout ends early with an error
-  double generator_loss = 0;   // per rollout: its generator dies in the middle
-  double reward_fault = 0;     // per item: infrastructure fault
-  double reward_error = 0;     // per request: the call fails
-  double load_error = 0;       // per load
+  uint32_t delay_max_ms = 50;   // of every answer
+  double duplicate = 0;         // a sample is delivered twice
+  double break_stream = 0;      // a rollout ends early with an error
+  double generator_loss = 0;    // per rollout: its generator dies in the middle
+  double reward_fault = 0;      // per item: infrastructure fault
+  double reward_error = 0;      // per request: the call fails
+  bool reward_refuses = false;  // every request: an argument is wrong
+  double load_error = 0;        // per load
   bool reward_service = true;
   bool generators = true;
   uint32_t slow_generator_ms = 0;    // generator-0 takes this much longer
@@ -355,6 +356,7 @@ class World {
     answer.request = a.request;
     answer.grader_version = "1";
     if (dice_.Chance(options_.reward_error)) answer.status = Unavailable("simulated");
+    if (options_.reward_refuses) answer.status = InvalidArgument("parameters.tolerance: is text");
     for (const ScoreItem& item : a.items) {
       ScoreOutcome outcome;
       if (dice_.Chance(options_.reward_fault)) {

@@ -368,6 +368,9 @@ TEST(RunEngineTest, EveryFailureHasItsReason) {
   options.reward_error = 1;
   has(ReasonOfFailure(options), "deadlines.reward_ms");
   options = {};
+  options.reward_refuses = true;
+  has(ReasonOfFailure(options), "refuses: parameters.tolerance");
+  options = {};
   options.drop_rollouts = true;
   has(ReasonOfFailure(options), "deadlines.first_step_ms");
   options = {};
