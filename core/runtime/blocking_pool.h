@@ -43,9 +43,13 @@ class BlockingPool {
   Status Post(std::function<void()> work);
 
   // Runs fn() here and resumes the coroutine on its own executor with the result. fn returns Status
-  // or StatusOr<T>; the pool's own refusals come back the same way.
+  // or StatusOr<T>; the pool's own refusals come back the same way. Takes a named callable, which
+  // is copied, and no temporary: g++ 12 destroys a temporary closure (or aggregate) inside a
+  // co_await expression twice.
   template <typename Fn>
-  asio::awaitable<std::invoke_result_t<Fn>> Run(Fn fn);
+  asio::awaitable<std::invoke_result_t<const Fn&>> Run(const Fn& fn);
+  template <typename Fn>
+  asio::awaitable<std::invoke_result_t<const Fn&>> Run(const Fn&& fn) = delete;
 
   size_t queued() const { return queue_.size(); }
   // Refuses new work, runs what is queued, joins. Idempotent.
@@ -57,8 +61,9 @@ class BlockingPool {
 };
 
 template <typename Fn>
-asio::awaitable<std::invoke_result_t<Fn>> BlockingPool::Run(Fn fn) {
-  using Result = std::invoke_result_t<Fn>;
+asio::awaitable<std::invoke_result_t<const Fn&>> BlockingPool::Run(const Fn& fn) {
+  using Result = std::invoke_result_t<const Fn&>;
+  Fn copy = fn;
   auto start = [this](auto handler, Fn work) {
     auto executor = asio::prefer(asio::get_associated_executor(handler),
                                  asio::execution::outstanding_work.tracked);
@@ -75,7 +80,7 @@ asio::awaitable<std::invoke_result_t<Fn>> BlockingPool::Run(Fn fn) {
   };
   auto result =
       co_await asio::async_initiate<decltype(asio::use_awaitable), void(std::shared_ptr<Result>)>(
-          std::move(start), asio::use_awaitable, std::move(fn));
+          std::move(start), asio::use_awaitable, std::move(copy));
   co_return std::move(*result);
 }
 

@@ -90,9 +90,12 @@ asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
 asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
   if (const auto it = held_.find(key); it != held_.end()) {
     const std::string digest = it->second.digest;
-    const Status alive = co_await OnEngine([key](Engine& engine) {
+    // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
+    // twice.
+    const std::function<Status(Engine&)> look = [key](Engine& engine) {
       return engine.Holds(key) ? OkStatus() : NotFound("dropped by the engine");
-    });
+    };
+    const Status alive = co_await OnEngine(look);
     if (alive.ok()) co_return digest;
     held_.erase(key);  // its slot was taken back: map it anew
   }
@@ -106,18 +109,21 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
                                 ") are held: " + names);
   }
   loading_.insert(key);
-  auto acquired = co_await context_.blocking.Run(
-      [this, key] { return subscriber_.Acquire(key.run_id, key.version, key.evaluation); });
+  const auto acquire = [this, key] {
+    return subscriber_.Acquire(key.run_id, key.version, key.evaluation);
+  };
+  auto acquired = co_await context_.blocking.Run(acquire);
   loading_.erase(key);
   if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
   auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
   TITAN_CO_RETURN_IF_ERROR(PrepareModel(slot->manifest()));
   const std::string digest = ToHex(slot->lease().digest);
   held_[key] = {digest, slot};
-  const Status added = co_await OnEngine([key, slot](Engine& engine) {
+  const std::function<Status(Engine&)> add = [key, slot](Engine& engine) {
     return engine.AddVersion(key, reinterpret_cast<const float*>(slot->bytes().data()),
                              [slot] { return slot->HeaderUnchanged(); });
-  });
+  };
+  const Status added = co_await OnEngine(add);
   if (!added.ok()) {
     held_.erase(key);
     co_return added;
@@ -130,8 +136,10 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
 asio::awaitable<Status> ModelHost::Release(VersionKey key) {
   if (!held_.contains(key)) co_return OkStatus();
   for (int i = 0;; ++i) {
-    const Status removed =
-        co_await OnEngine([key](Engine& engine) { return engine.RemoveVersion(key); });
+    const std::function<Status(Engine&)> remove = [key](Engine& engine) {
+      return engine.RemoveVersion(key);
+    };
+    const Status removed = co_await OnEngine(remove);
     if (removed.code() != StatusCode::kFailedPrecondition) break;  // gone, or was dropped already
     if (i == kReleaseTries) co_return DeadlineExceeded(MessageOf(removed));
     asio::steady_timer timer(context_.control, kReleaseRetry);
@@ -141,8 +149,8 @@ asio::awaitable<Status> ModelHost::Release(VersionKey key) {
   if (it == held_.end()) co_return OkStatus();  // another call released it meanwhile
   auto slot = std::move(it->second.slot);
   held_.erase(it);
-  const Status told = co_await context_.blocking.Run(
-      [this, slot] { return subscriber_.Release(std::move(*slot)); });
+  const auto release = [this, slot] { return subscriber_.Release(std::move(*slot)); };
+  const Status told = co_await context_.blocking.Run(release);
   if (!told.ok()) TITAN_LOG(kWarning, "lease_release_not_heard", {"status", told});
   co_return OkStatus();
 }

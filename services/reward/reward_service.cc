@@ -153,8 +153,8 @@ rpc::asio::awaitable<StatusOr<v1::ScoreResponse>> RewardService::ScoreOnPool(
   const Instant start = context_.clock.Now();
   auto kept = std::make_shared<v1::ScoreRequest>(std::move(request));
   const uint32_t max_items = max_batch_items_;
-  auto response =
-      co_await context_.blocking.Run([kept, max_items] { return ScoreBatch(*kept, max_items); });
+  const auto score = [kept, max_items] { return ScoreBatch(*kept, max_items); };
+  auto response = co_await context_.blocking.Run(score);
   batch_seconds_.Observe(Seconds(context_.clock.Now() - start));
   if (response.ok()) {
     for (const v1::ScoreResult& result : response->results()) {

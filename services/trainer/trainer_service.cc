@@ -75,12 +75,15 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
     TrainJob::Options options{config_, request.run_id(), request.spec(), context_.incarnation};
     busy_ = true;
     job_.reset();
-    const Status started = co_await engine_.Run([this, options]() -> Status {
+    // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
+    // twice.
+    const auto begin = [this, options]() -> Status {
       auto job = TrainJob::Start(*leader_, pool_, context_.clock, options);
       if (!job.ok()) return job.status();
       job_ = *std::move(job);
       return OkStatus();
-    });
+    };
+    const Status started = co_await engine_.Run(begin);
     busy_ = false;
     TITAN_CO_RETURN_IF_ERROR(started);
   }
@@ -127,8 +130,8 @@ asio::awaitable<StatusOr<v1::TrainStepResponse>> TrainerService::DoTrainStep(
                                  " is not on this trainer; StartRun first");
   }
   busy_ = true;
-  auto response =
-      co_await engine_.Run([this, header, samples] { return job_->TrainStep(header, *samples); });
+  const auto train = [this, header, samples] { return job_->TrainStep(header, *samples); };
+  auto response = co_await engine_.Run(train);
   busy_ = false;
   if (response.ok()) {
     steps_.Add();

@@ -118,6 +118,29 @@ inline bool IsTorchInclude(std::string_view include) {
          include.starts_with("c10/");
 }
 
+// ---- g++ 12 destroys a temporary closure inside a co_await expression twice
+
+// A lambda among the arguments of what is awaited, before the statement's end.
+inline Findings CheckAwaitedClosures(const SourceFile& file) {
+  Findings findings;
+  if (!IsCpp(file.path)) return findings;
+  const std::string code = CodeOf(file.text);
+  for (size_t at = code.find("co_await "); at != std::string::npos;
+       at = code.find("co_await ", at + 1)) {
+    const size_t end = code.find_first_of(";{", at);
+    for (size_t i = code.find('[', at); i < end; i = code.find('[', i + 1)) {
+      const size_t before = code.find_last_not_of(" \t\n", i - 1);
+      if (code[before] != '(' && code[before] != ',') continue;  // an index
+      const auto line = 1 + static_cast<size_t>(std::count(
+                                code.begin(), code.begin() + static_cast<std::ptrdiff_t>(i), '\n'));
+      findings.push_back(At(file.path, line) +
+                         "a lambda inside a co_await expression; give it a name before (g++ 12 "
+                         "destroys such a temporary twice)");
+    }
+  }
+  return findings;
+}
+
 // ---- third-party headers stay in the folders that own them (ARCHITECTURE.md)
 
 struct Library {

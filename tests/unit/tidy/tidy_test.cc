@@ -49,6 +49,7 @@ TEST(TidyTree, IsRead) {
 
 TEST(TidyTree, ThirdPartyHeadersStayHome) { ExpectNone(CheckThirdParty); }
 TEST(TidyTree, IncludesAreRepositoryPaths) { ExpectNone(CheckRelativeIncludes); }
+TEST(TidyTree, AwaitedCallsTakeNoTemporaryClosure) { ExpectNone(CheckAwaitedClosures); }
 TEST(TidyTree, FilesStartWithTheLicence) { ExpectNone(CheckLicence); }
 TEST(TidyTree, FilesAreShort) { ExpectNone(CheckLength); }
 TEST(TidyTree, DeterministicModulesUseOrderedContainers) { ExpectNone(CheckContainers); }
@@ -118,6 +119,19 @@ TEST(TidyRule, ThirdParty) {
     }
   }
   EXPECT_EQ(CheckThirdParty({"core/base/a.cc", "  #  include   <rocksdb/db.h>"}).size(), 1u);
+}
+
+TEST(TidyRule, AwaitedClosures) {
+  EXPECT_THAT(
+      CheckAwaitedClosures(
+          {"a.cc", "\n  auto x =\n      co_await pool.Run(\n          [k] { return *k; });\n"}),
+      ElementsAre(HasSubstr("a.cc:4: ")));
+  EXPECT_THAT(CheckAwaitedClosures({"a.cc", "co_await Run(1, [&](int i) { return i; });"}),
+              ElementsAre(HasSubstr("a.cc:1: ")));
+  EXPECT_THAT(CheckAwaitedClosures({"a.cc",
+                                    "auto f = [k] { return k; };\nco_await Run(f, a[1], b[i]);\n"
+                                    "x = Run([k] { return 1; });"}),
+              IsEmpty());
 }
 
 TEST(TidyRule, TorchFiles) {

@@ -61,18 +61,21 @@ TEST(BlockingPoolTest, ResultsComeBackOnTheCoroutinesThread) {
   BlockingPool pool({.threads = 2});
   std::thread::id worked, resumed;
   StatusOr<int> result = 0;
+  const auto shared = std::make_shared<int>(7);
   asio::co_spawn(
       io,
       [&]() -> asio::awaitable<void> {
-        result = co_await pool.Run([&]() -> StatusOr<int> {
+        const auto work = [&, alive = shared]() -> StatusOr<int> {
           worked = std::this_thread::get_id();
-          return 7;
-        });
+          return *alive;
+        };
+        result = co_await pool.Run(work);
         resumed = std::this_thread::get_id();
       },
       [](std::exception_ptr failure) { EXPECT_FALSE(failure); });
   io.run();
   EXPECT_EQ(*result, 7);
+  EXPECT_EQ(shared.use_count(), 1);  // the work was destroyed once
   EXPECT_EQ(resumed, std::this_thread::get_id());
   EXPECT_NE(worked, resumed);
 }
