@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/kv_cache.h"
 
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -33,6 +34,7 @@ StatusOr<KvCache> KvCache::Create(const formats::ModelConfig& config, int64_t nu
   cache.num_pages_ = num_pages;
   cache.layer_floats_ = num_pages * PageFloatsOf(config);
   TITAN_ASSIGN_OR_RETURN(cache.memory_, AllocateFloats(cache.num_layers_ * cache.layer_floats_));
+  std::memset(cache.memory_.get(), 0, static_cast<size_t>(cache.bytes()));
   return cache;
 }
 

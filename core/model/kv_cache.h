@@ -22,7 +22,8 @@ class KvCache {
   // Bytes of one page over all layers of the model.
   static int64_t PageBytes(const formats::ModelConfig& config);
 
-  // ResourceExhausted: the memory cannot be had. InvalidArgument: num_pages < 1 or above 2^31 - 1.
+  // Takes all pages of memory now, so that none is taken during a step. ResourceExhausted: the
+  // memory cannot be had. InvalidArgument: num_pages < 1 or above 2^31 - 1.
   static StatusOr<KvCache> Create(const formats::ModelConfig& config, int64_t num_pages);
 
   KvCache(KvCache&&) = default;

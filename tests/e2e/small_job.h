@@ -32,8 +32,11 @@ class TestFolder {
 
 // hidden 512, intermediate 1024, vocabulary 2560; made once for all tests of the process.
 const std::string& SmallModelFolder();
+// The same with 5 layers (14 million parameters): jobs that last long enough to be disturbed.
+const std::string& DeepModelFolder();
+inline constexpr int64_t kDeepModelKib = 14 * 4 * 1000;
 
-// 48 questions, one of them over 600 tokens long; 8 are held out. Written once.
+// 48 questions, eight of them over 600 tokens long; 8 are held out. Written once.
 const std::string& SmallDataFile();
 
 // 4 groups of 4 samples a step, S = 1, every second group compared.
@@ -43,6 +46,7 @@ struct JobRun {
   orchestrator::v1::Job job;
   std::vector<orchestrator::v1::StepReport> steps;
   std::vector<orchestrator::v1::EvaluationReport> evaluations;
+  std::vector<std::string> messages;             // events for people
   std::vector<cluster::ProcessState> processes;  // as of the job's end
 
   std::vector<std::string> digests() const;          // of each step

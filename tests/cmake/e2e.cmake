@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+titan_test(job_test LABEL e2e TIMEOUT 600
+  SOURCES e2e/job_test.cc e2e/small_job.cc support/small_model.cc
+  USES clients/cluster core/kernels core/model core/formats core/base
+  LIBS nlohmann_json::nlohmann_json
+  DEPENDS titan-orchestrator titan-generator titan-trainer titan-weightstore titan-reward)
+set_tests_properties(e2e/job_test PROPERTIES RUN_SERIAL ON)
