@@ -138,6 +138,7 @@ SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config,
                                 std::span<const float> new_log_probs,
                                 std::span<const float> old_log_probs, double advantage,
                                 double weight, std::span<float> derivative) {
+  TITAN_CHECK(config.kl.kind == KlKind::kNone);
   TITAN_CHECK(new_log_probs.size() == old_log_probs.size());
   TITAN_CHECK(new_log_probs.size() == derivative.size());
   SequenceLoss sum;

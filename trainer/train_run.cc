@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/kernels/isa.h"
@@ -36,6 +37,10 @@ Status ValidateConfig(const TrainConfig& config) {
   }
   if (!(config.loss.clip_high >= 0) || !std::isfinite(config.loss.clip_high)) {
     return InvalidArgument("training.clip_high: must be a finite number, at least 0");
+  }
+  if (config.loss.kl.kind != KlKind::kNone) {
+    return InvalidArgument(
+        "training.kl: the trainer has no reference log-probs; leave the KL term out");
   }
   // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample it began
   // with.
@@ -114,22 +119,43 @@ Status TrainRun::Allocate() {
   return OkStatus();
 }
 
+Status TrainRun::CheckSample(const TrainingSample& sample) const {
+  const auto refused = [&sample](const std::string& why) {
+    return InvalidArgument("sample " + ToHex(sample.id.value) + ": " + why);
+  };
+  if (sample.prompt.empty() || sample.reply.empty() ||
+      sample.reply.size() != sample.log_probs.size()) {
+    return refused(
+        "prompt and reply must not be empty, and token_ids and logprobs must have the same length");
+  }
+  if (sample.length() > config_.max_sequence_tokens) {
+    return refused(std::to_string(sample.length()) +
+                   " tokens are more than max_sequence_tokens = " +
+                   std::to_string(config_.max_sequence_tokens));
+  }
+  const auto check_tokens = [&](const char* field, const std::vector<TokenId>& tokens) -> Status {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (tokens[i] >= 0 && tokens[i] < decoder_.vocabulary()) continue;
+      return refused(std::string(field) + "[" + std::to_string(i) +
+                     "] = " + std::to_string(tokens[i]) + " lies outside the vocabulary of " +
+                     std::to_string(decoder_.vocabulary()));
+    }
+    return OkStatus();
+  };
+  TITAN_RETURN_IF_ERROR(check_tokens("prompt_token_ids", sample.prompt));
+  TITAN_RETURN_IF_ERROR(check_tokens("token_ids", sample.reply));
+  for (size_t t = 0; t < sample.log_probs.size(); ++t) {
+    if (std::isfinite(sample.log_probs[t])) continue;
+    return refused("logprobs[" + std::to_string(t) + "] is not a finite number");
+  }
+  return OkStatus();
+}
+
 StatusOr<std::vector<Pack>> TrainRun::Packs(std::span<const TrainingSample* const> samples) const {
   std::vector<int64_t> lengths;
   lengths.reserve(samples.size());
   for (const TrainingSample* sample : samples) {
-    if (sample->prompt.empty() || sample->reply.empty() ||
-        sample->reply.size() != sample->log_probs.size()) {
-      return InvalidArgument("sample " + ToHex(sample->id.value) +
-                             ": prompt and reply must not be empty, and token_ids and logprobs "
-                             "must have the same length");
-    }
-    if (sample->length() > config_.max_sequence_tokens) {
-      return InvalidArgument("sample " + ToHex(sample->id.value) + " has " +
-                             std::to_string(sample->length()) +
-                             " tokens, more than max_sequence_tokens = " +
-                             std::to_string(config_.max_sequence_tokens));
-    }
+    TITAN_RETURN_IF_ERROR(CheckSample(*sample));
     lengths.push_back(sample->length());
   }
   return PackShard(lengths, config_.max_pack_rows);
@@ -180,6 +206,13 @@ void TrainRun::CompareBits(const PackedBatch& batch, std::span<const float> log_
                                      : std::min(result->samples_per_pack_min, num_samples);
 }
 
+// The one forward of this class: what Compare compares is what Update differentiates.
+Status TrainRun::TrainingForward(const model::Weights& weights, const PackedBatch& batch,
+                                 std::span<float> log_probs) {
+  return trainable_->Forward(weights, batch.view(), inverse_temperature_, /*keep=*/true, log_probs,
+                             {});
+}
+
 StatusOr<ParityResult> TrainRun::Compare(const float* slot,
                                          std::span<const TrainingSample> samples) {
   const kernels::NumericThread numeric;
@@ -193,17 +226,15 @@ StatusOr<ParityResult> TrainRun::Compare(const float* slot,
   for (const Pack& pack : packs) {
     const PackedBatch batch = Lay(compared, pack);
     std::vector<float> log_probs(batch.targets.size());
-    TITAN_RETURN_IF_ERROR(trainable_->Forward(weights, batch.view(), inverse_temperature_,
-                                              /*keep=*/false, log_probs, {}));
+    TITAN_RETURN_IF_ERROR(TrainingForward(weights, batch, log_probs));
     CompareBits(batch, log_probs, &result);
   }
   return result;
 }
 
 Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
-                                 const UpdateCounts& counts, bool compare, float* gradient,
-                                 UpdateResult* result) {
-  TITAN_ASSIGN_OR_RETURN(const std::vector<Pack> packs, Packs(samples));
+                                 std::span<const Pack> packs, const UpdateCounts& counts,
+                                 bool compare, float* gradient, UpdateResult* result) {
   const model::Weights weights = model::WeightsOf(decoder_.table(), master_.get());
   const model::GradientBuffers buffers{gradient, tied_embedding_.get()};
   for (const Pack& pack : packs) {
@@ -211,8 +242,7 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
     std::vector<float> log_probs(batch.targets.size());
     std::vector<float> derivative(batch.targets.size());
     const double start = clock_();
-    TITAN_RETURN_IF_ERROR(trainable_->Forward(weights, batch.view(), inverse_temperature_,
-                                              /*keep=*/true, log_probs, {}));
+    TITAN_RETURN_IF_ERROR(TrainingForward(weights, batch, log_probs));
     const double middle = clock_();
     if (compare) CompareBits(batch, log_probs, &result->parity);
     size_t at = 0;
@@ -223,6 +253,10 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
           PolicySequenceLoss(config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs,
                              sample->advantage, weight, std::span(derivative).subspan(at, n));
       at += n;
+      if (!std::isfinite(loss.loss)) {
+        return DataLoss("sample " + ToHex(sample->id.value) + ": the loss is " +
+                        std::to_string(loss.loss));
+      }
       result->loss += loss.loss;
       result->ratio_mean += loss.ratio_sum;
       result->ratio_max = std::max(result->ratio_max, loss.ratio_max);
@@ -265,35 +299,71 @@ Status TrainRun::Step(float* gradient, UpdateResult* result) {
   return OkStatus();
 }
 
+StatusOr<std::vector<TrainRun::Shard>> TrainRun::Shards(std::span<const TrainingSample> samples,
+                                                        int64_t num_groups) const {
+  std::vector<Shard> shards(static_cast<size_t>(config_.num_shards));
+  const TrainingSample* last = nullptr;
+  for (const TrainingSample& sample : samples) {
+    if (!sample.trained) continue;
+    const std::string name = "sample " + ToHex(sample.id.value);
+    if (static_cast<int64_t>(sample.group_index) >= num_groups) {
+      return InvalidArgument(name + ": group_index " + std::to_string(sample.group_index) +
+                             " is not below num_groups_trained " + std::to_string(num_groups));
+    }
+    const auto place = [](const TrainingSample& s) {
+      return std::pair(s.group_index, s.sample_index);
+    };
+    if (last != nullptr && place(*last) >= place(sample)) {
+      return InvalidArgument(
+          name + ": (group_index, sample_index) = (" + std::to_string(sample.group_index) + ", " +
+          std::to_string(sample.sample_index) + ") does not follow (" +
+          std::to_string(last->group_index) + ", " + std::to_string(last->sample_index) +
+          "); trained samples come in plan order, each once");
+    }
+    last = &sample;
+    const int shard = kernels::ShardOfGroup(sample.group_index, num_groups, config_.num_shards);
+    shards[static_cast<size_t>(shard)].samples.push_back(&sample);
+  }
+  for (Shard& shard : shards) {
+    TITAN_ASSIGN_OR_RETURN(shard.packs, Packs(shard.samples));
+  }
+  return shards;
+}
+
 StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                         bool compare) {
   const kernels::NumericThread numeric;
   UpdateResult result;
-  std::vector<std::vector<const TrainingSample*>> shards(static_cast<size_t>(config_.num_shards));
+  // Every sample is checked before the first one is computed: a refusal leaves the state whole.
+  TITAN_ASSIGN_OR_RETURN(const std::vector<Shard> shards, Shards(samples, num_groups));
   UpdateCounts counts;
-  for (const TrainingSample& sample : samples) {
-    if (!sample.trained) continue;
-    if (static_cast<int64_t>(sample.group_index) >= num_groups) {
-      return InvalidArgument("sample " + ToHex(sample.id.value) + ": group_index " +
-                             std::to_string(sample.group_index) +
-                             " is not below num_groups_trained " + std::to_string(num_groups));
+  for (const Shard& shard : shards) {
+    for (const TrainingSample* sample : shard.samples) {
+      if (!std::isfinite(sample->advantage)) {
+        return DataLoss("sample " + ToHex(sample->id.value) + ": the advantage is " +
+                        std::to_string(sample->advantage));
+      }
+      counts.tokens += static_cast<int64_t>(sample->reply.size());
+      ++counts.sequences;
     }
-    const int shard = kernels::ShardOfGroup(sample.group_index, num_groups, config_.num_shards);
-    shards[static_cast<size_t>(shard)].push_back(&sample);
-    counts.tokens += static_cast<int64_t>(sample.reply.size());
-    ++counts.sequences;
   }
   if (counts.sequences == 0) return result;
   result.updated = true;
   result.tokens_trained = counts.tokens;
 
+  // An update that ended early can have left a part of its embedding gradient here.
+  if (decoder_.table().tied()) {
+    const auto& embedding = decoder_.table().at(decoder_.table().embedding());
+    std::memset(tied_embedding_.get(), 0, static_cast<size_t>(embedding.bytes));
+  }
   const size_t slot_bytes = static_cast<size_t>(decoder_.table().slot_bytes());
   size_t open = 0;  // partial sums on the stack
   for (int shard = 0; shard < config_.num_shards; ++shard) {
     float* gradient = gradients_[open++].get();
     std::memset(gradient, 0, slot_bytes);
+    const Shard& part = shards[static_cast<size_t>(shard)];
     TITAN_RETURN_IF_ERROR(
-        AccumulateShard(shards[static_cast<size_t>(shard)], counts, compare, gradient, &result));
+        AccumulateShard(part.samples, part.packs, counts, compare, gradient, &result));
     for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
       --open;
       kernels::AddInto(pool_, decoder_.table().slot_floats(), gradients_[open - 1].get(),
@@ -301,6 +371,9 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
     }
   }
   TITAN_CHECK(open == 1);
+  if (!std::isfinite(result.loss)) {
+    return DataLoss("the loss of the step is " + std::to_string(result.loss));
+  }
   result.ratio_mean /= static_cast<double>(counts.tokens);
   result.clip_fraction /= static_cast<double>(counts.tokens);
   const double start = clock_();

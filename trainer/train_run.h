@@ -53,7 +53,7 @@ struct ParityDifference {
 
 // Log-probs of rollout and trainer held against each other bit for bit.
 struct ParityResult {
-  double difference_max = 0.0;  // |trainer - rollout|; infinity when one of them is not a number
+  double difference_max = 0.0;  // |trainer - rollout|; infinity when the trainer's is not a number
   uint64_t tokens_differing = 0;
   uint64_t tokens_compared = 0;
   uint32_t samples_per_pack_min = 0;          // over the forwards that compared
@@ -91,12 +91,16 @@ class TrainRun {
   // Master weights in the slot's layout, to be filled once before the first step.
   float* master() { return master_.get(); }
 
-  // The training forward over the samples marked `compared`, under the weights of `slot`.
+  // The training forward, the very call and packing of Update's, over the samples marked
+  // `compared`, under the weights of `slot`. InvalidArgument names the sample: as Update.
   StatusOr<ParityResult> Compare(const float* slot, std::span<const TrainingSample> samples);
 
-  // One update from the samples marked `trained` (in plan order: group_index, then sample index).
-  // compare: the loss's forward is also compared (the samples were made by the weights in force).
-  // DataLoss: a loss, gradient or weight is not a number; the master weights are lost then.
+  // One update from the samples marked `trained`, in plan order: (group_index, sample_index)
+  // strictly ascending. compare: the loss's forward is also compared (the samples were made by the
+  // weights in force). InvalidArgument names the sample: order, lengths, token ids outside the
+  // vocabulary, log-probs that are not finite; found before anything is computed, the state stays
+  // whole. DataLoss: an advantage, loss, gradient or weight is not a finite number; the state is
+  // whole unless the optimizer step itself made it, so the caller must treat it as lost.
   StatusOr<UpdateResult> Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                 bool compare);
 
@@ -105,16 +109,26 @@ class TrainRun {
 
  private:
   struct PackedBatch;
+  struct Shard {
+    std::vector<const TrainingSample*> samples;
+    std::vector<Pack> packs;
+  };
 
   TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
            Clock clock);
   Status Allocate();
+  Status CheckSample(const TrainingSample& sample) const;
+  StatusOr<std::vector<Shard>> Shards(std::span<const TrainingSample> samples,
+                                      int64_t num_groups) const;
   StatusOr<std::vector<Pack>> Packs(std::span<const TrainingSample* const> samples) const;
   PackedBatch Lay(std::span<const TrainingSample* const> samples, const Pack& pack) const;
   void CompareBits(const PackedBatch& batch, std::span<const float> log_probs,
                    ParityResult* result) const;
-  Status AccumulateShard(std::span<const TrainingSample* const> samples, const UpdateCounts& counts,
-                         bool compare, float* gradient, UpdateResult* result);
+  Status TrainingForward(const model::Weights& weights, const PackedBatch& batch,
+                         std::span<float> log_probs);
+  Status AccumulateShard(std::span<const TrainingSample* const> samples,
+                         std::span<const Pack> packs, const UpdateCounts& counts, bool compare,
+                         float* gradient, UpdateResult* result);
   Status Step(float* gradient, UpdateResult* result);
 
   const model::Decoder& decoder_;

@@ -112,6 +112,7 @@ int Main(int argc, char** argv) {
   std::vector<trainer::TrainingSample> samples(40);
   for (size_t s = 0; s < samples.size(); ++s) {
     samples[s].group_index = static_cast<uint32_t>(s / 8);
+    samples[s].sample_index = static_cast<uint32_t>(s % 8);
     for (int i = 0; i < 35; ++i) samples[s].prompt.push_back(100 + i);
     for (int i = 0; i < 15; ++i) samples[s].reply.push_back(200 + i + static_cast<int>(s));
     samples[s].log_probs.assign(15, -3.0f);

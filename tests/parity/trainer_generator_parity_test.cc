@@ -3,85 +3,28 @@
 // update is a function of (samples, weights) alone: not of packs, threads or instruction set.
 // Method: samples made by the real engine in mixed batches, compared and trained by the real
 // TrainRun; what must fail is shown to.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
 
 #include "core/base/hash.h"
 #include "core/kernels/isa.h"
-#include "generator/engine.h"
+#include "tests/support/rollout.h"
 #include "tests/support/tiny_model.h"
 #include "trainer/train_run.h"
 
 namespace titan {
 namespace {
 
+using testing::MakeRun;
 using trainer::TrainConfig;
 using trainer::TrainingSample;
 using trainer::TrainRun;
-
-constexpr char kModel[] = "llama_llama3rope_tied";
-
-// Four groups of four; prompts share pages inside a group; at least 8 sequences run at once.
-std::vector<TrainingSample> Rollout(const testing::TinyModel& model, kernels::Pool& pool) {
-  generator::Engine::Limits limits;
-  limits.max_running = 12;
-  limits.max_batch_rows = 40;
-  auto engine = *generator::Engine::Create(*model.decoder, pool, limits);
-  const generator::VersionKey version{"run", 0, false};
-  EXPECT_TRUE(engine->AddVersion(version, model.slot.get(), [] { return true; }).ok());
-  std::map<uint64_t, generator::GroupRequest> requests;
-  for (uint32_t g = 0; g < 4; ++g) {
-    generator::GroupRequest request;
-    request.version = version;
-    request.group = MakeGroupId(0, g, 0);
-    request.seed = 5;
-    for (uint32_t i = 0; i < 20 + 13 * g; ++i) {
-      request.prompt.push_back(static_cast<TokenId>((i * 7 + g) % model.decoder->vocabulary()));
-    }
-    for (uint32_t s = 0; s < 4; ++s) request.samples.push_back({s, MakeSampleId(request.group, s)});
-    request.max_new_tokens = 24;
-    request.stop_tokens = {3};
-    const auto id = engine->Submit(request);
-    EXPECT_TRUE(id.ok());
-    requests[*id] = request;
-  }
-  std::vector<TrainingSample> samples;
-  while (engine->HasWork()) {
-    for (const auto& result : engine->Step().finished) {
-      const auto& request = requests.at(result.request);
-      TrainingSample sample;
-      sample.group = request.group;
-      sample.group_index = SlotOf(request.group);
-      sample.sample_index = result.sample_index;
-      sample.id = MakeSampleId(request.group, result.sample_index);
-      sample.prompt = request.prompt;
-      sample.reply = result.tokens;
-      sample.log_probs = result.log_probs;
-      sample.advantage = result.sample_index % 2 == 0 ? 1.0 : -1.0;
-      sample.trained = true;
-      sample.compared = true;
-      samples.push_back(std::move(sample));
-    }
-  }
-  EXPECT_GE(engine->sequences_running_max(), 8);
-  std::sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.group_index, a.sample_index) < std::pair(b.group_index, b.sample_index);
-  });
-  return samples;
-}
-
-std::unique_ptr<TrainRun> MakeRun(const testing::TinyModel& model, kernels::Pool& pool,
-                                  TrainConfig config) {
-  config.optimizer.lr = 1e-3;
-  config.max_sequence_tokens = 128;
-  auto run = TrainRun::Create(*model.decoder, pool, config, [] { return 0.0; });
-  EXPECT_TRUE(run.ok()) << run.status();
-  std::memcpy((*run)->master(), model.slot.get(),
-              static_cast<size_t>(model.decoder->table().slot_bytes()));
-  return *std::move(run);
-}
 
 uint64_t SlotHash(const testing::TinyModel& model, TrainRun& run) {
   std::vector<float> slot(static_cast<size_t>(model.decoder->table().slot_floats()));
@@ -91,10 +34,24 @@ uint64_t SlotHash(const testing::TinyModel& model, TrainRun& run) {
 
 class ParityTest : public ::testing::Test {
  protected:
-  testing::TinyModel model_ = testing::LoadTinyModel(kModel);
+  testing::TinyModel model_ = testing::LoadTinyModel(testing::kRolloutModel);
   kernels::Pool pool_{2};
-  std::vector<TrainingSample> samples_ = Rollout(model_, pool_);
+  std::vector<TrainingSample> samples_ = testing::Rollout(model_, pool_);
 };
+
+// The samples again and again under new group indexes and ids.
+std::vector<TrainingSample> Repeated(const std::vector<TrainingSample>& samples, uint32_t times) {
+  std::vector<TrainingSample> out;
+  const uint32_t num_groups = samples.back().group_index + 1;
+  for (uint32_t i = 0; i < times; ++i) {
+    for (TrainingSample sample : samples) {
+      sample.group_index += i * num_groups;
+      sample.id = SampleId{sample.id.value + i};
+      out.push_back(std::move(sample));
+    }
+  }
+  return out;
+}
 
 TEST_F(ParityTest, TrainingForwardGivesTheRolloutsBits) {
   auto run = MakeRun(model_, pool_, {});
@@ -143,6 +100,11 @@ TEST_F(ParityTest, OnPolicyUpdateComparesEveryTrainedToken) {
 }
 
 TEST_F(ParityTest, UpdateDependsOnSamplesAloneForEveryNumberOfShards) {
+  const auto samples = Repeated(samples_, 6);
+  const auto num_groups = static_cast<int64_t>(samples.back().group_index) + 1;
+  int64_t num_tokens = 0;
+  for (const TrainingSample& sample : samples) num_tokens += sample.length();
+  ASSERT_GT(num_tokens, 5000);  // at least three units, so several chains even in one shard
   std::map<int, uint64_t> expected;
   struct Way {
     int threads;
@@ -150,11 +112,12 @@ TEST_F(ParityTest, UpdateDependsOnSamplesAloneForEveryNumberOfShards) {
     kernels::Isa isa;
   };
   const Way ways[] = {{1, 1151, kernels::Isa::kAvx512},
-                      {2, 1400, kernels::Isa::kAvx2},
-                      {3, 4096, kernels::Isa::kAvx512},
+                      {2, 2300, kernels::Isa::kAvx2},
+                      {3, 16384, kernels::Isa::kAvx512},
                       {2, 1200, kernels::Isa::kAvx512}};
   const kernels::Isa before = kernels::CurrentIsa();
   for (const int shards : {1, 2, 4}) {
+    std::set<uint32_t> compositions;
     for (const Way& way : ways) {
       if (!kernels::SetIsa(way.isa).ok()) continue;  // reported by the kernels' own tests
       kernels::Pool pool(way.threads);
@@ -162,13 +125,24 @@ TEST_F(ParityTest, UpdateDependsOnSamplesAloneForEveryNumberOfShards) {
       config.num_shards = shards;
       config.max_pack_rows = way.pack_rows;
       auto run = MakeRun(model_, pool, config);
-      ASSERT_TRUE(run->Update(samples_, 4, false).ok());
-      ASSERT_TRUE(run->Update(samples_, 4, false).ok());
+      const auto first = run->Update(samples, num_groups, true);
+      ASSERT_TRUE(first.ok()) << first.status();
+      EXPECT_EQ(first->parity.tokens_differing, 0u);
+      EXPECT_GE(first->parity.samples_per_pack_min, 1u);
+      const auto whole_shard = static_cast<uint32_t>(samples.size()) / shards;
+      if (way.pack_rows == 16384) {
+        EXPECT_EQ(first->parity.samples_per_pack_min, whole_shard);
+      } else if (way.pack_rows <= 1200) {
+        EXPECT_LT(first->parity.samples_per_pack_min, whole_shard);
+      }
+      compositions.insert(first->parity.samples_per_pack_min);
+      ASSERT_TRUE(run->Update(samples, num_groups, false).ok());
       const uint64_t hash = SlotHash(model_, *run);
       const auto [it, fresh] = expected.emplace(shards, hash);
       EXPECT_EQ(it->second, hash) << shards << " shards, " << way.threads << " threads, "
                                   << way.pack_rows << " rows, " << kernels::IsaName(way.isa);
     }
+    EXPECT_GE(compositions.size(), 2u);
   }
   ASSERT_TRUE(kernels::SetIsa(before).ok());
   EXPECT_NE(expected[1], expected[4]);  // Z is part of the contract, not a free choice
@@ -185,20 +159,83 @@ TEST_F(ParityTest, AStepWithoutTrainedSamplesChangesNothing) {
   EXPECT_EQ(SlotHash(model_, *run), before);
 }
 
-TEST_F(ParityTest, RefusesSamplesItCannotTrain) {
+TEST_F(ParityTest, RefusesSamplesItCannotTrainNamesThemAndStaysWhole) {
   auto run = MakeRun(model_, pool_, {});
+  const uint64_t before = SlotHash(model_, *run);
+  struct Case {
+    const char* what;
+    std::function<void(TrainingSample&)> change;  // of the last sample: all before it are good
+    StatusCode code;
+    const char* message;
+  };
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto vocabulary = static_cast<TokenId>(model_.decoder->vocabulary());
+  const Case cases[] = {
+      {"length", [](auto& s) { s.log_probs.pop_back(); }, StatusCode::kInvalidArgument, "logprobs"},
+      {"too long", [](auto& s) { s.prompt.resize(500, 1); }, StatusCode::kInvalidArgument,
+       "max_sequence_tokens"},
+      {"group", [](auto& s) { s.group_index = 4; }, StatusCode::kInvalidArgument, "group_index 4"},
+      {"order", [](auto& s) { s.sample_index = 2; }, StatusCode::kInvalidArgument, "plan order"},
+      {"group order", [](auto& s) { s.group_index = 2; }, StatusCode::kInvalidArgument,
+       "plan order"},
+      {"prompt below", [](auto& s) { s.prompt[5] = -1; }, StatusCode::kInvalidArgument,
+       "prompt_token_ids[5] = -1"},
+      {"prompt above", [&](auto& s) { s.prompt[0] = vocabulary; }, StatusCode::kInvalidArgument,
+       "prompt_token_ids[0] = 256"},
+      // The last token of a reply enters no row of the forward, only its target.
+      {"reply", [&](auto& s) { s.reply.back() = vocabulary; }, StatusCode::kInvalidArgument,
+       "= 256"},
+      {"nan", [](auto& s) { s.log_probs[0] = kNan; }, StatusCode::kInvalidArgument, "logprobs[0]"},
+      {"infinity", [](auto& s) { s.log_probs[0] = -kInfinity; }, StatusCode::kInvalidArgument,
+       "logprobs[0]"},
+      {"advantage", [](auto& s) { s.advantage = kNan; }, StatusCode::kDataLoss, "advantage"},
+      {"advantage", [](auto& s) { s.advantage = kInfinity; }, StatusCode::kDataLoss, "advantage"},
+  };
+  for (const Case& c : cases) {
+    auto bad = samples_;
+    c.change(bad.back());
+    const Status status = run->Update(bad, 4, false).status();
+    EXPECT_EQ(status.code(), c.code) << c.what << ": " << status;
+    EXPECT_THAT(status.ToString(), ::testing::HasSubstr(c.message)) << c.what;
+    EXPECT_THAT(status.ToString(), ::testing::HasSubstr(ToHex(bad.back().id.value))) << c.what;
+    EXPECT_EQ(SlotHash(model_, *run), before) << c.what;
+  }
+  // What is only compared is checked as well, without an order of its own.
   auto bad = samples_;
-  bad[0].log_probs.pop_back();
-  EXPECT_EQ(run->Update(bad, 4, false).status().code(), StatusCode::kInvalidArgument);
-  bad = samples_;
-  bad[0].prompt.resize(500, 1);
-  EXPECT_EQ(run->Update(bad, 4, false).status().code(), StatusCode::kInvalidArgument);
-  bad = samples_;
-  bad[0].group_index = 4;
-  EXPECT_EQ(run->Update(bad, 4, false).status().code(), StatusCode::kInvalidArgument);
-  bad = samples_;
-  bad[0].advantage = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(run->Update(bad, 4, false).status().code(), StatusCode::kDataLoss);
+  std::swap(bad[0], bad[1]);
+  EXPECT_TRUE(run->Compare(model_.slot.get(), bad).ok());
+  bad[2].log_probs[0] = kNan;
+  EXPECT_EQ(run->Compare(model_.slot.get(), bad).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(ParityTest, ALossThatIsNoNumberEndsTheStep) {
+  // The ratio's clamp gives a NaN log-prob the derivative 0: without the check on the loss nothing
+  // but the weight itself would tell.
+  auto run = MakeRun(model_, pool_, {});
+  run->master()[0] = std::numeric_limits<float>::infinity();
+  const Status status = run->Update(samples_, 4, false).status();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(), ::testing::HasSubstr("the loss is"));
+}
+
+TEST_F(ParityTest, AnUpdateThatEndedEarlyLeavesNothingBehind) {
+  const auto samples = Repeated(samples_, 4);
+  const int64_t num_groups = 16;
+  TrainConfig config;
+  config.aggregation = trainer::Aggregation::kTokenSum;
+  config.max_pack_rows = 1151;
+  auto untouched = MakeRun(model_, pool_, config);
+  ASSERT_TRUE(untouched->Update(samples, num_groups, false).ok());
+  auto run = MakeRun(model_, pool_, config);
+  auto bad = samples;
+  bad.back().advantage = 1e308;  // finite, but the sum over the reply is not
+  ASSERT_GT(bad.back().reply.size(), 1u);
+  const Status status = run->Update(bad, num_groups, false).status();
+  ASSERT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.ToString(), ::testing::HasSubstr(ToHex(bad.back().id.value)));
+  ASSERT_TRUE(run->Update(samples, num_groups, false).ok());
+  EXPECT_EQ(SlotHash(model_, *run), SlotHash(model_, *untouched));
 }
 
 }  // namespace

@@ -11,8 +11,7 @@
 //   derivative itself
 //
 // One microbatch is open at a time: a Backward belongs to the last Forward with keep = true. A
-// Forward with keep = false runs the same calls and keeps nothing (parity, old and reference
-// log-probs).
+// Forward with keep = false runs the same calls and keeps nothing (old and reference log-probs).
 //
 // Not thread-safe: one engine thread. LibTorch is set to one thread and runs only inside these
 // calls; its exceptions become Internal. Headers of this folder are free of torch.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: our exp is exact to an ulp, the derivative is the slope of the value, and overflow in a
+// Goal: our exp is exact to two ulp, the derivative is the slope of the value, and overflow in a
 // branch that was not taken cannot reach a gradient. The golden file of the loss is in
 // tests/golden_runner.
 #include "trainer/policy_loss.h"
@@ -13,7 +13,7 @@
 namespace titan::trainer {
 namespace {
 
-TEST(ExpTest, IsWithinAnUlpOfTheLibrary) {
+TEST(ExpTest, IsWithinTwoUlpOfTheLibrary) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> wide(-740.0, 709.0);
   std::uniform_real_distribution<double> narrow(-1.0, 1.0);
@@ -72,6 +72,15 @@ TEST(PolicyLossTest, OnPolicyDerivativeIsMinusAdvantageTimesWeight) {
   EXPECT_EQ(derivative[1], -0.1875f);
   EXPECT_EQ(loss.ratio_max, 1.0);
   EXPECT_EQ(loss.clipped_tokens, 0);
+}
+
+TEST(PolicyLossDeathTest, AReplyWithAKlTermButNoReferenceIsABug) {
+  PolicyLossConfig config;
+  config.kl.kind = KlKind::kK3;
+  const float log_probs[1] = {-0.3f};
+  float derivative[1];
+  EXPECT_DEATH(PolicySequenceLoss(config, log_probs, log_probs, 1.0, 1.0, derivative),
+               "check failed");
 }
 
 }  // namespace

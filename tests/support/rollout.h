@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Samples made by the real engine on a tiny model, and a training run on it: what parity tests hold
+// against each other. Test code.
+#ifndef TITAN_TESTS_SUPPORT_ROLLOUT_H_
+#define TITAN_TESTS_SUPPORT_ROLLOUT_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "generator/engine.h"
+#include "tests/support/tiny_model.h"
+#include "trainer/train_run.h"
+
+namespace titan::testing {
+
+inline constexpr char kRolloutModel[] = "llama_llama3rope_tied";
+
+// Four groups of four; prompts share pages inside a group; at least 8 sequences run at once.
+inline std::vector<trainer::TrainingSample> Rollout(const TinyModel& model, kernels::Pool& pool) {
+  generator::Engine::Limits limits;
+  limits.max_running = 12;
+  limits.max_batch_rows = 40;
+  auto engine = *generator::Engine::Create(*model.decoder, pool, limits);
+  const generator::VersionKey version{"run", 0, false};
+  EXPECT_TRUE(engine->AddVersion(version, model.slot.get(), [] { return true; }).ok());
+  std::map<uint64_t, generator::GroupRequest> requests;
+  for (uint32_t g = 0; g < 4; ++g) {
+    generator::GroupRequest request;
+    request.version = version;
+    request.group = MakeGroupId(0, g, 0);
+    request.seed = 5;
+    for (uint32_t i = 0; i < 20 + 13 * g; ++i) {
+      request.prompt.push_back(static_cast<TokenId>((i * 7 + g) % model.decoder->vocabulary()));
+    }
+    for (uint32_t s = 0; s < 4; ++s) request.samples.push_back({s, MakeSampleId(request.group, s)});
+    request.max_new_tokens = 24;
+    request.stop_tokens = {3};
+    const auto id = engine->Submit(request);
+    EXPECT_TRUE(id.ok());
+    requests[*id] = request;
+  }
+  std::vector<trainer::TrainingSample> samples;
+  while (engine->HasWork()) {
+    for (const auto& result : engine->Step().finished) {
+      const auto& request = requests.at(result.request);
+      trainer::TrainingSample sample;
+      sample.group = request.group;
+      sample.group_index = SlotOf(request.group);
+      sample.sample_index = result.sample_index;
+      sample.id = MakeSampleId(request.group, result.sample_index);
+      sample.prompt = request.prompt;
+      sample.reply = result.tokens;
+      sample.log_probs = result.log_probs;
+      sample.advantage = result.sample_index % 2 == 0 ? 1.0 : -1.0;
+      sample.trained = true;
+      sample.compared = true;
+      samples.push_back(std::move(sample));
+    }
+  }
+  EXPECT_GE(engine->sequences_running_max(), 8);
+  std::sort(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.group_index, a.sample_index) < std::pair(b.group_index, b.sample_index);
+  });
+  return samples;
+}
+
+// A run whose master weights are the model's.
+inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernels::Pool& pool,
+                                                  trainer::TrainConfig config) {
+  config.optimizer.lr = 1e-3;
+  config.max_sequence_tokens = 128;
+  auto run = trainer::TrainRun::Create(*model.decoder, pool, config, [] { return 0.0; });
+  EXPECT_TRUE(run.ok()) << run.status();
+  std::memcpy((*run)->master(), model.slot.get(),
+              static_cast<size_t>(model.decoder->table().slot_bytes()));
+  return *std::move(run);
+}
+
+}  // namespace titan::testing
+
+#endif  // TITAN_TESTS_SUPPORT_ROLLOUT_H_
