@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,10 +59,13 @@ StatusOr<pid_t> StartProcess(const std::string& exe, const std::vector<std::stri
 
 std::optional<ProcessExit> PollProcess(pid_t pid) {
   int status = 0;
-  const pid_t got = waitpid(pid, &status, WNOHANG);
+  rusage usage{};
+  const pid_t got = wait4(pid, &status, WNOHANG, &usage);
   if (got != pid) return std::nullopt;
-  if (WIFSIGNALED(status)) return ProcessExit{128 + WTERMSIG(status), WTERMSIG(status)};
-  return ProcessExit{WEXITSTATUS(status), 0};
+  if (WIFSIGNALED(status)) {
+    return ProcessExit{128 + WTERMSIG(status), WTERMSIG(status), usage.ru_maxrss};
+  }
+  return ProcessExit{WEXITSTATUS(status), 0, usage.ru_maxrss};
 }
 
 std::string LastLines(const std::string& path, int lines) {

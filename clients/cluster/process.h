@@ -18,8 +18,9 @@ namespace titan::cluster {
 
 // How a process ended.
 struct ProcessExit {
-  int code = 0;    // exit code; 128 + signal when a signal ended it
-  int signal = 0;  // 0: it exited by itself
+  int code = 0;                 // exit code; 128 + signal when a signal ended it
+  int signal = 0;               // 0: it exited by itself
+  int64_t peak_memory_kib = 0;  // largest resident set, mapped weight slots included
 };
 std::string Describe(const ProcessExit& exit);  // "exit code 1", "signal 9 (Killed)"
 

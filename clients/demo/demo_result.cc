@@ -77,6 +77,7 @@ std::string ResultText(const Job& job, const cluster::JobProgress& progress,
       row["pid"] = past.pid;
       row["exe"] = process.spec.exe;
       row["exit"] = past.exit.code;
+      row["peak_memory_mib"] = past.exit.peak_memory_kib / 1024;
       json["processes"].push_back(std::move(row));
     }
   }
@@ -101,10 +102,14 @@ std::string ResultText(const Job& job, const cluster::JobProgress& progress,
     row["step"] = step.step();
     row["weights_digest"] = step.weights_digest();
     row["reward_mean"] = step.reward_mean();
+    row["tokens_generated"] = step.tokens_generated();
+    row["tokens_trained"] = step.tokens_trained();
     row["tokens_compared"] = step.parity().tokens_compared();
     row["tokens_differing"] = step.parity().tokens_differing();
     row["wall_seconds"] = step.phases().wall();
     row["generate_seconds"] = step.phases().generate();
+    row["score_seconds"] = step.phases().score();
+    row["wait_for_samples_seconds"] = step.phases().wait_for_samples();
     row["parity_forward_seconds"] = step.phases().parity_forward();
     row["forward_seconds"] = step.phases().forward();
     row["backward_seconds"] = step.phases().backward();

@@ -56,8 +56,11 @@ TEST(JobTest, BothGeneratorsWorkAndBatchesAreLarge) {
 TEST(JobTest, GenerationOfTheNextStepStartsBeforeItsPredecessorIsCommitted) {
   const JobRun& run = Baseline();
   int early = 0;
-  for (size_t t = 1; t < run.steps.size(); ++t) {
-    early += run.steps[t].generated_before_previous_commit() ? 1 : 0;
+  for (uint64_t t = 0; t + 1 < run.steps.size(); ++t) {
+    ASSERT_TRUE(run.first_rollout_ms.contains(t + 1) && run.step_done_ms.contains(t));
+    const bool before = run.first_rollout_ms.at(t + 1) < run.step_done_ms.at(t);
+    EXPECT_EQ(before, run.steps[t + 1].generated_before_previous_commit());
+    early += before ? 1 : 0;
   }
   EXPECT_GE(early, static_cast<int>(0.8 * static_cast<double>(run.steps.size() - 1)));
 }

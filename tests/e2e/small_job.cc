@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "clients/cluster/cluster_config.h"
 #include "clients/cluster/job_client.h"
@@ -143,6 +144,35 @@ std::vector<double> JobRun::token_shares() const {
   return shares;
 }
 
+namespace {
+
+// What titan-journal --times prints: "<unix ms> <fact> <key>=<value> ...", ids in hex.
+void ReadJournal(const std::string& data_folder, JobRun* run) {
+  const std::string command = std::string(TITAN_BINARY_DIR) + "/bin/titan-journal --data_folder " +
+                              data_folder + "/orchestrator --job " + run->job.job_id() + " --times";
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string text;
+  char buffer[4096];
+  while (const size_t n = fread(buffer, 1, sizeof(buffer), pipe)) text.append(buffer, n);
+  ASSERT_EQ(pclose(pipe), 0) << command;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    int64_t ms = 0;
+    std::string fact, field;
+    words >> ms >> fact >> field;
+    if (fact == "rollout_started") {
+      const uint64_t group = std::stoull(field.substr(field.find('=') + 1), nullptr, 16);
+      if (group >> 63 == 0) run->first_rollout_ms.emplace(group >> 24, ms);  // not an evaluation's
+    } else if (fact == "step_done") {
+      run->step_done_ms[std::stoull(field.substr(field.find('=') + 1), nullptr, 16)] = ms;
+    }
+  }
+}
+
+}  // namespace
+
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
               StepHook hook) {
   JobRun run;
@@ -174,6 +204,7 @@ JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec
   run.processes = (*cluster)->processes();
   client->reset();  // an idle connection would hold the orchestrator's shutdown
   (*cluster)->Stop();
+  ReadJournal(config.data_folder(), &run);
   return run;
 }
 

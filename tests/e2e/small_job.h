@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,6 +49,9 @@ struct JobRun {
   std::vector<orchestrator::v1::EvaluationReport> evaluations;
   std::vector<std::string> messages;             // events for people
   std::vector<cluster::ProcessState> processes;  // as of the job's end
+  // Of the journal, in milliseconds: the first rollout of each step, and when each step was done.
+  std::map<uint64_t, int64_t> first_rollout_ms;
+  std::map<uint64_t, int64_t> step_done_ms;
 
   std::vector<std::string> digests() const;          // of each step
   std::vector<uint64_t> batch_fingerprints() const;  // all steps and generators
