@@ -19,7 +19,7 @@ titan_layer(orchestrator       core/base core/formats core/storage)
 # services/<name> is the gRPC face of the module of that name; services/rpc is what they share.
 titan_layer(services/rpc       core/base core/runtime)
 titan_layer(services/weightstore_client services/rpc weightstore/client core/base)
-titan_layer(services/contract  services/rpc core/formats core/kernels)
+titan_layer(services/contract  services/rpc core/base core/formats core/kernels core/model)
 titan_layer(services/orchestrator services/rpc orchestrator core/text core/formats core/storage core/runtime core/base)
 titan_layer(services/generator services/rpc services/contract services/weightstore_client generator weightstore/client core/model core/kernels core/formats core/runtime core/base)
 titan_layer(services/trainer   services/rpc services/contract services/weightstore_client trainer weightstore/client core/model core/kernels core/formats core/runtime core/base)

@@ -3,9 +3,15 @@
 
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/kernels/isa.h"
 
 namespace titan::generator {
+namespace {
+
+constexpr char kShuttingDown[] = "the generator is shutting down";
+
+}  // namespace
 
 EngineThread::EngineThread(std::unique_ptr<Engine> engine)
     : engine_(std::move(engine)), thread_([this] { Loop(); }) {}
@@ -17,14 +23,35 @@ EngineThread::~EngineThread() {
   }
   wake_.notify_one();
   thread_.join();
-  while (!open_.empty()) End(open_.begin()->first, Cancelled("the generator is shutting down"));
+  const kernels::NumericThread numeric;
+  RunCommands();
+  while (!open_.empty()) End(open_.begin()->first, Cancelled(kShuttingDown));
+  RunCommands();  // Cancel and Do of the listeners that were told
+}
+
+void EngineThread::RunCommands() {
+  while (true) {
+    std::vector<std::function<void()>> commands;
+    {
+      const std::lock_guard lock(mutex_);
+      commands.swap(commands_);
+    }
+    if (commands.empty()) return;
+    for (const auto& command : commands) command();
+  }
 }
 
 EngineThread::Ticket EngineThread::Submit(GroupRequest request, Listener listener) {
   Ticket ticket;
+  bool refused = false;
   {
     const std::lock_guard lock(mutex_);
     ticket = next_ticket_++;
+    refused = stop_;
+  }
+  if (refused) {
+    listener.on_end(Cancelled(kShuttingDown));
+    return ticket;
   }
   Do([this, ticket, request = std::move(request),
       listener = std::move(listener)](Engine& engine) mutable {
@@ -73,6 +100,7 @@ void EngineThread::Loop() {
     commands.swap(commands_);
     lock.unlock();
     for (const auto& command : commands) command();
+    TITAN_DCHECK(kernels::NumericEnvironmentIsSet());  // whatever the commands called
     if (engine_->HasWork()) Deliver(engine_->Step());
     lock.lock();
     stats_ = {engine_->num_running(), engine_->num_queued_groups(),

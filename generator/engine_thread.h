@@ -3,11 +3,15 @@
 // EngineThread: the one thread that runs an Engine. Others hand it work and get replies through
 // listeners.
 //
-//   any thread: Submit / Cancel / Do  ->  [bounded by the engine's own queue]  ->  engine thread:
-//   Step, listeners
+//   any thread: Submit / Cancel / Do  ->  [commands]  ->  engine thread: Step, listeners
 //
-// Thread-safe. Listeners and functions given to Do run on the engine thread and must not block or
-// call back into this object's destructor.
+// The list of commands has no bound of its own: every pass of the thread empties it, before each
+// step, and a Submit that the engine's queue has no room for ends at once with its refusal. What
+// can wait is what callers hand over during one step, so a server bounds it by its open calls.
+//
+// Thread-safe. Listeners and functions given to Do run on the engine thread, or on the thread that
+// destroys this object for what was open or queued then; they must not block or destroy this
+// object.
 #ifndef TITAN_GENERATOR_ENGINE_THREAD_H_
 #define TITAN_GENERATOR_ENGINE_THREAD_H_
 
@@ -35,16 +39,18 @@ class EngineThread {
   using Ticket = uint64_t;
 
   explicit EngineThread(std::unique_ptr<Engine> engine);
-  // Ends every open request with Cancelled and joins.
+  // Joins, runs what is still queued, and ends every open request with Cancelled. What listeners
+  // submit meanwhile is refused with Cancelled.
   ~EngineThread();
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
-  // on_end gets Engine::Submit's refusal if there is one.
+  // on_end gets Engine::Submit's refusal if there is one; Cancelled on the calling thread, before
+  // this returns, while this object is being destroyed.
   Ticket Submit(GroupRequest request, Listener listener);
   // The listener's on_end gets Cancelled, unless the request ended before.
   void Cancel(Ticket ticket);
-  // Runs f between two steps.
+  // Runs f between two steps, once.
   void Do(std::function<void(Engine&)> f);
 
   struct Stats {
@@ -63,6 +69,7 @@ class EngineThread {
   };
 
   void Loop();
+  void RunCommands();
   void Deliver(Engine::StepOutput output);
   void End(uint64_t request, const Status& status);
 

@@ -27,6 +27,8 @@ struct ContextFree {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
+using Code = std::unique_ptr<pcre2_code, CodeFree>;
+
 struct StepCounter {
   uint64_t left = kMaxRegexSteps;
   size_t position = 0;
@@ -42,6 +44,26 @@ int CountStep(pcre2_callout_block* block, void* user) {
   if (cost > counter->left) return PCRE2_ERROR_CALLOUT;
   counter->left -= cost;
   return 0;
+}
+
+// The library checks the rest of a subject at every search of a pattern that may meet bytes that
+// are not UTF-8, so the search for the last match would take the square of the reply's length. Such
+// a check is charged like the bytes it passes over.
+bool Charge(StepCounter* counter, size_t bytes) {
+  if (bytes > counter->left) return false;
+  counter->left -= bytes;
+  return true;
+}
+
+size_t NextCharacter(std::string_view text, size_t at) {
+  do {
+    ++at;
+  } while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  return at;
+}
+
+bool IsNotUtf8(int error) {
+  return error <= PCRE2_ERROR_UTF8_ERR1 && error >= PCRE2_ERROR_UTF8_ERR21;
 }
 
 std::string PcreError(int code) {
@@ -60,7 +82,7 @@ class RegexMatch : public Grader {
       return Grade::ModelFault("the reply is longer than the grader reads", incorrect_);
     }
     const std::unique_ptr<pcre2_match_data, DataFree> data(
-        pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+        pcre2_match_data_create_from_pattern(any_code_.get(), nullptr));
     const std::unique_ptr<pcre2_match_context, ContextFree> context(
         pcre2_match_context_create(nullptr));
     if (data == nullptr || context == nullptr) return Grade::InfraFault("out of memory");
@@ -73,16 +95,29 @@ class RegexMatch : public Grader {
     std::optional<std::string_view> found;
     size_t start = 0;
     uint32_t options = 0;
+    const auto search = [&](const Code& code, uint32_t more_options) {
+      return pcre2_match(code.get(), reinterpret_cast<PCRE2_SPTR>(reply.data()), reply.size(),
+                         start, options | more_options, data.get(), context.get());
+    };
+    // The first search of the plain code checks the whole reply, the others need not.
+    bool checked = false;
+    bool is_utf8 = true;
     while (start <= reply.size()) {
-      const int count = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(reply.data()),
-                                    reply.size(), start, options, data.get(), context.get());
+      int count = 0;
+      if (is_utf8) {
+        count = search(utf8_code_, checked ? PCRE2_NO_UTF_CHECK : 0);
+        checked = true;
+        is_utf8 = !IsNotUtf8(count);
+      }
+      if (!is_utf8) {
+        if (!Charge(&counter, reply.size() - start)) return Failure(PCRE2_ERROR_CALLOUT);
+        count = search(any_code_, 0);
+      }
       if (count == PCRE2_ERROR_NOMATCH) {
         if (options == 0 || start >= reply.size()) break;
         // After an empty match nothing else starts here: go one character on.
         options = 0;
-        do {
-          ++start;
-        } while (start < reply.size() && (static_cast<unsigned char>(reply[start]) & 0xC0) == 0x80);
+        start = NextCharacter(reply, start);
         continue;
       }
       if (count < 0) return Failure(count);
@@ -97,7 +132,8 @@ class RegexMatch : public Grader {
       if (!last_) break;
       options = ends[0] == ends[1] ? PCRE2_NOTEMPTY_ATSTART | PCRE2_ANCHORED : 0;
       // \K can place a match's start behind its end; the search must move on all the same.
-      start = std::max(start + (ends[1] <= start && ends[0] != ends[1] ? 1 : 0), ends[1]);
+      const bool stays = ends[1] <= start && ends[0] != ends[1];
+      start = std::max(stays ? NextCharacter(reply, start) : start, ends[1]);
     }
     if (!found.has_value()) return Grade::ModelFault("the pattern is not in the reply", incorrect_);
     bool right = true;
@@ -116,8 +152,8 @@ class RegexMatch : public Grader {
     grader->match_only_ = parameters.Option("compare", {"capture", "none"}) == "none";
     grader->last_ = parameters.Option("select", {"first", "last"}) == "last";
     grader->trim_ = parameters.Flag("trim", true);
-    uint32_t options = PCRE2_UTF | PCRE2_MATCH_INVALID_UTF | PCRE2_AUTO_CALLOUT |
-                       PCRE2_NO_AUTO_POSSESS | PCRE2_NEVER_BACKSLASH_C;
+    uint32_t options =
+        PCRE2_UTF | PCRE2_AUTO_CALLOUT | PCRE2_NO_AUTO_POSSESS | PCRE2_NEVER_BACKSLASH_C;
     if (parameters.Flag("ignore_case", false)) options |= PCRE2_CASELESS;
     if (parameters.Flag("multi_line", false)) options |= PCRE2_MULTILINE;
     if (parameters.Flag("dot_all", false)) options |= PCRE2_DOTALL;
@@ -133,15 +169,18 @@ class RegexMatch : public Grader {
       return InvalidArgument(name +
                              ".pattern: (*VERB) and (?C) are not allowed; use the parameters");
     }
-    int error = 0;
-    PCRE2_SIZE at = 0;
-    grader->code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                                      options, &error, &at, nullptr));
-    if (grader->code_ == nullptr) {
-      return InvalidArgument(name + ".pattern: at byte " + std::to_string(at) + ": " +
-                             PcreError(error));
+    for (const bool any : {false, true}) {
+      int error = 0;
+      PCRE2_SIZE at = 0;
+      Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                              options | (any ? PCRE2_MATCH_INVALID_UTF : 0), &error, &at, nullptr));
+      if (code == nullptr) {
+        return InvalidArgument(name + ".pattern: at byte " + std::to_string(at) + ": " +
+                               PcreError(error));
+      }
+      (any ? grader->any_code_ : grader->utf8_code_) = std::move(code);
     }
-    pcre2_pattern_info(grader->code_.get(), PCRE2_INFO_CAPTURECOUNT, &grader->groups_);
+    pcre2_pattern_info(grader->any_code_.get(), PCRE2_INFO_CAPTURECOUNT, &grader->groups_);
     return std::unique_ptr<Grader>(std::move(grader));
   }
 
@@ -160,7 +199,8 @@ class RegexMatch : public Grader {
   }
 
   const GraderInfo info_ = RegexMatchInfo();
-  std::unique_ptr<pcre2_code, CodeFree> code_;
+  Code utf8_code_;  // for replies that are UTF-8
+  Code any_code_;   // for the others; the same pattern, no match touches a bad byte
   uint32_t groups_ = 0;
   bool match_only_ = false;
   bool last_ = false;
@@ -174,6 +214,7 @@ class RegexMatch : public Grader {
 GraderInfo RegexMatchInfo() {
   GraderInfo info;
   info.name = "regex_match";
+  info.version = 2;
   info.summary = "a regular expression is found in the reply and captures the answer";
   info.parameters = {{"pattern", "Perl-compatible regular expression, required"},
                      {"compare",

@@ -4,7 +4,8 @@
 // it captures (its first group, or the whole match where it has none) is compared with the answer.
 //
 // Work is bounded by counting, not by time, so the grade of a sample is the same on every machine:
-// one step for each pattern item tried and each byte passed over, kMaxRegexSteps for a reply. A
+// one step for each pattern item tried and each byte passed over (also by the check that a reply
+// which is not UTF-8 needs before each search), kMaxRegexSteps for a reply. A
 // reply over a bound is a model fault, because scoring it again would end the same way.
 #ifndef TITAN_REWARDS_REGEX_MATCH_H_
 #define TITAN_REWARDS_REGEX_MATCH_H_

@@ -1,13 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/contract/contract.h"
 
+#include <string>
 #include <vector>
 
 #include "core/kernels/digest.h"
+#include "core/model/parameters.h"
 
 namespace titan::services {
 
 using kernels::ContractItem;
+
+namespace {
+
+// "name forward/input gradient" of each matrix in the table's order.
+std::string LeavesOf(const model::ParameterTable& table) {
+  std::string text;
+  for (const model::Parameter& parameter : table.parameters()) {
+    if (!parameter.is_matrix()) continue;
+    if (!text.empty()) text += ' ';
+    text += parameter.name + ' ' + std::to_string(parameter.forward_leaves) + '/' +
+            std::to_string(parameter.input_gradient_leaves);
+  }
+  return text;
+}
+
+}  // namespace
 
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
   type::v1::ContractDigest contract;
@@ -30,10 +48,13 @@ type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
   return contract;
 }
 
-std::string RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config) {
+StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config) {
+  TITAN_ASSIGN_OR_RETURN(const model::ParameterTable table, model::ParameterTable::Of(config));
   std::vector<ContractItem> items = kernels::ForwardKernelItems(pool);
   items.push_back({"model.config", formats::ToHfConfigJson(config)});
+  items.push_back({"model.leaves", LeavesOf(table)});
   items.push_back({"model.mode", "f32"});
+  items.push_back({"model.cache", "f32"});
   return kernels::DigestOf(items);
 }
 

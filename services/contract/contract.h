@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "core/base/status.h"
 #include "core/formats/model_config.h"
 #include "core/kernels/pool.h"
 #include "titan/type/v1/types.pb.h"
@@ -17,9 +18,10 @@ namespace titan::services {
 // gradient or an update depends on. Runs the kernels' canned vectors (some 10 ms).
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training);
 
-// Forward digest of a run: the kernels' items and the model's (leaves, shapes, eps and rope follow
-// from its config). The trainer puts it into the manifest, generators compare it with their own.
-std::string RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config);
+// Forward digest of a run: the kernels' items and the model's: its config (shapes, eps, rope), the
+// leaves of every matrix, mode and cache type. The trainer puts it into the manifest, generators
+// compare it with their own. InvalidArgument, Unimplemented: as model::ParameterTable::Of.
+StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config);
 
 }  // namespace titan::services
 

@@ -54,7 +54,7 @@ Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
                               std::to_string(decoder_->table().slot_bytes()) +
                               ": trainer and generator are of different versions");
   }
-  const std::string contract = RunForwardDigest(*pool_, config);
+  TITAN_ASSIGN_OR_RETURN(const std::string contract, RunForwardDigest(*pool_, config));
   if (contract != manifest.contract_forward) {
     return FailedPrecondition("the run's weights were made under forward contract " +
                               manifest.contract_forward + ", this generator computes " + contract +

@@ -123,7 +123,12 @@ StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& lea
 Status TrainJob::Load() {
   const config::v1::JobSpec& spec = options_.spec;
   TITAN_ASSIGN_OR_RETURN(const auto source, formats::OpenModelSource(spec.model().path()));
-  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(source->config()));
+  // Tables for the job's sequences alone; a position's entry is the same in a table of any length.
+  const int64_t context = source->config().max_position_embeddings;
+  TITAN_ASSIGN_OR_RETURN(
+      decoder_,
+      model::Decoder::Create(source->config(),
+                             std::min<int64_t>(spec.model().max_sequence_tokens(), context)));
   TITAN_ASSIGN_OR_RETURN(const TrainConfig config,
                          ToTrainConfig(spec, options_.config.max_pack_tokens()));
   const int64_t needed = trainer::TrainRun::MemoryNeeded(*decoder_, config);
@@ -142,7 +147,8 @@ Status TrainJob::Load() {
   publisher.run_id = options_.run_id;
   publisher.request_id = options_.incarnation + "/" + options_.run_id;
   publisher.manifest = ManifestOf(*decoder_);
-  publisher.manifest.contract_forward = RunForwardDigest(pool_, decoder_->config());
+  TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
+                         RunForwardDigest(pool_, decoder_->config()));
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
   TITAN_ASSIGN_OR_RETURN(publisher_,

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(generator_test LABEL parity
-  SOURCES unit/generator/engine_test.cc unit/generator/page_pool_test.cc
+  SOURCES unit/generator/engine_test.cc unit/generator/engine_thread_test.cc unit/generator/page_pool_test.cc
   USES generator core/model core/formats core/kernels)
+# Free of LibTorch: also under the sanitizers, which run unit.
+set_tests_properties(parity/generator_test PROPERTIES LABELS "unit;parity")

@@ -8,6 +8,8 @@ titan_test(kernels_linear_test LABEL parity TIMEOUT 120
     unit/core/kernels/panels_test.cc
     unit/core/kernels/pool_test.cc
   USES core/base core/kernels)
+# Also under the sanitizers, which run unit.
+set_tests_properties(parity/kernels_linear_test PROPERTIES LABELS "unit;parity")
 
 # The same test with a perturbed Linear in place of the real one must fail.
 titan_test(kernels_perturbed_linear_test LABEL parity TIMEOUT 120

@@ -175,6 +175,37 @@ TEST_F(EngineTest, CancelFreesEverythingAndDisturbsNobody) {
   EXPECT_TRUE(engine->RemoveVersion(kVersion).ok());  // nothing is left that uses it
 }
 
+TEST_F(EngineTest, PagesNeverLeak) {
+  const auto groups = Groups(10);
+  const Replies expected = RunAll(*MakeEngine({}), groups);
+  Engine::Limits limits;
+  limits.max_running = 9;
+  limits.max_batch_rows = 24;
+  // Room for little more than the longest group, so that a few lost pages stop everything.
+  limits.kv_cache_bytes = 14 * model::KvCache::PageBytes(model_.decoder->config());
+  auto engine = MakeEngine(limits);
+  std::mt19937_64 random(8);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<uint64_t> ids;
+    for (const GroupRequest& group : groups) ids.push_back(*engine->Submit(group));
+    for (size_t i = 0; i < 10 + random() % 30; ++i) {
+      engine->Step();
+      if (random() % 3 == 0) engine->Cancel(ids[random() % ids.size()]);
+    }
+    for (const uint64_t id : ids) engine->Cancel(id);
+    ASSERT_FALSE(engine->HasWork());
+    ASSERT_EQ(engine->num_running(), 0);
+  }
+  // What is left must do for all groups, in a bounded number of steps.
+  std::map<uint64_t, uint64_t> group_of;
+  for (const GroupRequest& group : groups) group_of[*engine->Submit(group)] = group.group.value;
+  Replies replies;
+  for (int step = 0; step < 5000 && engine->HasWork(); ++step) {
+    Collect(engine->Step(), group_of, &replies);
+  }
+  EXPECT_EQ(replies, expected);
+}
+
 TEST_F(EngineTest, ASlotThatWasTakenBackFailsItsRequestsBeforeATokenLeaves) {
   auto engine = MakeEngine({});
   bool granted = true;

@@ -215,6 +215,28 @@ TEST(RegexMatch, CatastrophicPatternsEndInAFault) {
       1);
 }
 
+TEST(RegexMatch, TheLastOfManyMatchesTakesTimeInProportionToTheReply) {
+  // With a check of the whole rest at each of the 500,000 searches this would take minutes.
+  const char* const kLast = R"j({"pattern": "\\d", "select": "last"})j";
+  for (const size_t size : {size_t{1} << 16, kMaxRegexReplyBytes}) {
+    std::string reply;
+    while (reply.size() < size) reply += "1 ";
+    reply[size - 2] = '7';
+    EXPECT_EQ(Value("regex_match", kLast, reply, "7"), 1) << size;
+  }
+  std::string accented;
+  while (accented.size() < size_t{1} << 16) accented += "\u00e93";
+  EXPECT_EQ(Value("regex_match", kLast, accented, "3"), 1);
+
+  // Bytes that are not UTF-8 need that check, so it counts: few matches pass, many are a fault.
+  std::string few = "\x80" + std::string((size_t{1} << 16) - 8, ' ') + "5 \xff 6";
+  EXPECT_EQ(Value("regex_match", kLast, few, "6"), 1);
+  std::string many = "\x80";
+  while (many.size() < size_t{1} << 16) many += "1 ";
+  const Grade grade = Score("regex_match", kLast, many, "1");
+  EXPECT_EQ(grade.kind, GradeKind::kModelFault);
+}
+
 TEST(Graders, ComponentsCarryTheGradersName) {
   const Grade grade = Score("numeric_match", "{}", "7", "7");
   EXPECT_THAT(grade.components, ElementsAre(std::make_pair("numeric_match", 1.0)));
