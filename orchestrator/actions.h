@@ -31,8 +31,7 @@ struct LoadVersion {  // answer: VersionLoaded
   PolicyVersion version = 0;
   bool evaluation = false;
 };
-struct ReleaseVersion {  // answer: VersionReleased, also when it failed (the lease ends with the
-                         // worker)
+struct ReleaseVersion {  // answer: VersionReleased
   WorkerName worker;
   std::string run_id;
   PolicyVersion version = 0;
@@ -58,6 +57,9 @@ struct StartRollout {  // answers: SampleArrived per sample, then RolloutEnded
 };
 struct CancelRollouts {  // all streams of this run; each still answers RolloutEnded
   std::string run_id;
+};
+struct ResetGenerator {  // gives back everything it holds; answer: GeneratorReset
+  WorkerName worker;
 };
 struct ScoreItem {
   SampleId sample;
@@ -127,8 +129,8 @@ struct ReportMessage {
 
 struct Action {
   uint64_t after_facts = 0;
-  std::variant<StartRun, LoadVersion, ReleaseVersion, StartRollout, CancelRollouts, Score,
-               TrainStep, PinEvaluation, UnpinEvaluation, EndRun, ReportJob, ReportStep,
+  std::variant<StartRun, LoadVersion, ReleaseVersion, StartRollout, CancelRollouts, ResetGenerator,
+               Score, TrainStep, PinEvaluation, UnpinEvaluation, EndRun, ReportJob, ReportStep,
                ReportEvaluation, ReportMessage>
       body;
 };

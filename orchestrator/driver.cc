@@ -105,6 +105,8 @@ void Driver::Perform(const Body& body) {
     ports_.generators.Start(body);
   } else if constexpr (std::is_same_v<Body, CancelRollouts>) {
     ports_.generators.Cancel(body);
+  } else if constexpr (std::is_same_v<Body, ResetGenerator>) {
+    ports_.generators.Reset(body);
   } else if constexpr (std::is_same_v<Body, Score>) {
     ports_.rewards.Send(body);
   } else if constexpr (std::is_same_v<Body, PinEvaluation>) {

@@ -66,12 +66,19 @@ void Evaluations::OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant 
   active_.reset();
 }
 
-void Evaluations::OnUnpinned(const EvaluationUnpinned& event) {
+void Evaluations::OnUnpinned(const EvaluationUnpinned& event, Instant now) {
   if (!active_.has_value() || active_->version != event.version ||
-      active_->phase != Phase::kUnpinning) {
+      active_->phase != Phase::kUnpinning || !active_->asked) {
     return;
   }
-  // A failed unpin does not matter: the next pin answers for the slot.
+  // A version that stays pinned would keep the slot from every later evaluation.
+  if (!event.status.ok()) {
+    last_problem_ = MessageOf(event.status);
+    active_->asked = false;
+    active_->retry_at = active_->backoff.Next(now);
+    return;
+  }
+  last_progress_ = now;
   active_.reset();
 }
 
@@ -124,6 +131,11 @@ void Evaluations::Pump(Fleet& fleet, Instant now, Outbox& out) {
   }
   if (active_->phase == Phase::kReleasing && !fleet.HoldsEvaluation()) {
     active_->phase = Phase::kUnpinning;
+    active_->retry_at = now;
+    active_->backoff.Reset();
+  }
+  if (active_->phase == Phase::kUnpinning && !active_->asked && active_->retry_at <= now) {
+    active_->asked = true;
     out.Do(UnpinEvaluation{run_id_, active_->version});
   }
 }

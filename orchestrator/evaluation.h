@@ -31,7 +31,7 @@ class Evaluations {
   // Queues the version if it is due.
   void OnCommitted(PolicyVersion version);
   void OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant now);
-  void OnUnpinned(const EvaluationUnpinned& event);
+  void OnUnpinned(const EvaluationUnpinned& event, Instant now);
   // A reply that the fleet accepted; it goes to the scorer.
   void OnSample(const SampleArrived& event, Scorer& scorer, Instant now);
   void OnScored(const Scorer::Scored& scored, Instant now);

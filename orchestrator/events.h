@@ -74,6 +74,12 @@ struct VersionReleased {
   std::string run_id;
   PolicyVersion version = 0;
   bool evaluation = false;
+  Status status;  // a failure: it may still be held
+};
+// Answer to ResetGenerator.
+struct GeneratorReset {
+  WorkerName worker;
+  Status status;
 };
 struct VersionSpan {
   PolicyVersion version = 0;
@@ -149,9 +155,10 @@ struct RunEnded {
   std::string run_id;
 };
 
-using Event = std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, RunStarted, VersionLoaded,
-                           VersionReleased, SampleArrived, RolloutEnded, ScoreAnswered, StepTrained,
-                           EvaluationPinned, EvaluationUnpinned, RunEnded>;
+using Event =
+    std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, RunStarted, VersionLoaded,
+                 VersionReleased, GeneratorReset, SampleArrived, RolloutEnded, ScoreAnswered,
+                 StepTrained, EvaluationPinned, EvaluationUnpinned, RunEnded>;
 
 }  // namespace titan::orchestrator
 

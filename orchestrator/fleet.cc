@@ -25,12 +25,19 @@ constexpr uint64_t kEvaluationPriority = uint64_t{1} << 62;
 
 }  // namespace
 
-void Fleet::Join(const WorkerReady& ready) {
+bool Fleet::Join(const WorkerReady& ready) {
+  const auto known = generators_.find(ready.name.worker_id);
+  if (known != generators_.end()) {
+    if (known->second.name == ready.name) return false;
+    size_t reissued = 0;
+    Leave(WorkerName(known->second.name), &reissued);
+  }
   Generator generator;
   generator.name = ready.name;
   generator.max_versions = std::max(1u, ready.max_versions);
   generator.max_running = std::max(1u, ready.max_running_sequences);
   generators_[ready.name.worker_id] = std::move(generator);
+  return true;
 }
 
 Fleet::Generator* Fleet::Find(const WorkerName& name) {
@@ -64,10 +71,14 @@ void Fleet::Stop() {
   unfinished_training_ = unfinished_evaluation_ = waiting_training_ = 0;
 }
 
-void Fleet::Abandon() {
+void Fleet::Abandon(Instant now) {
   Stop();
   requests_.clear();
   for (auto& [id, generator] : generators_) {
+    if (!generator.holds.empty()) {
+      generator.reset = ResetState::kDue;
+      generator.reset_at = now;
+    }
     generator.holds.clear();
     generator.outstanding_training = generator.outstanding_evaluation = 0;
   }
@@ -100,12 +111,40 @@ void Fleet::OnLoaded(const VersionLoaded& event, Instant now) {
   hold->second.retry_at = generator->backoff.Next(now);
 }
 
-void Fleet::OnReleased(const VersionReleased& event) {
+void Fleet::OnReleased(const VersionReleased& event, Instant now) {
   Generator* generator = Find(event.worker);
   if (generator == nullptr) return;
   const auto hold = generator->holds.find({event.evaluation, event.version});
-  if (hold != generator->holds.end() && hold->second.state == HoldState::kReleasing) {
+  if (hold == generator->holds.end() || hold->second.state != HoldState::kReleasing) return;
+  if (event.status.ok()) {
+    generator->release_backoff.Reset();
     generator->holds.erase(hold);
+    return;
+  }
+  last_problem_ = event.worker.worker_id + " did not give version " +
+                  std::to_string(event.version) + " back: " + MessageOf(event.status);
+  hold->second.state = HoldState::kReleaseFailed;
+  hold->second.retry_at = generator->release_backoff.Next(now);
+}
+
+void Fleet::OnReset(const GeneratorReset& event, Instant now) {
+  Generator* generator = Find(event.worker);
+  if (generator == nullptr || generator->reset != ResetState::kAsked) return;
+  if (event.status.ok()) {
+    generator->release_backoff.Reset();
+    generator->reset = ResetState::kNone;
+    return;
+  }
+  last_problem_ = event.worker.worker_id + " could not be reset: " + MessageOf(event.status);
+  generator->reset = ResetState::kDue;
+  generator->reset_at = generator->release_backoff.Next(now);
+}
+
+void Fleet::PumpResets(Instant now, Outbox& out) {
+  for (auto& [id, generator] : generators_) {
+    if (generator.reset != ResetState::kDue || generator.reset_at > now) continue;
+    generator.reset = ResetState::kAsked;
+    out.Do(ResetGenerator{generator.name});
   }
 }
 
@@ -196,6 +235,7 @@ std::optional<std::string> Fleet::OnEnded(const RolloutEnded& event, Instant now
 }
 
 void Fleet::PumpVersions(Generator& generator, Instant now, Outbox& out) {
+  if (generator.reset != ResetState::kNone) return;
   // With room for one version only, evaluations use the gaps of training.
   const bool shared = generator.max_versions == 1;
   const bool evaluate = evaluation_.has_value() && (!shared || waiting_training_ == 0);
@@ -212,8 +252,10 @@ void Fleet::PumpVersions(Generator& generator, Instant now, Outbox& out) {
       hold.state = HoldState::kLoading;
       out.Do(LoadVersion{generator.name, run_.run_id, key.second, key.first});
     }
-    // A load that failed here may have succeeded there: it is given back as well.
-    if (!target && (failed || hold.state == HoldState::kHeld) && hold.outstanding == 0) {
+    // A load that failed here may have succeeded there: it is given back as well. A release that
+    // failed is finished before the version may be loaded anew.
+    const bool again = hold.state == HoldState::kReleaseFailed && hold.retry_at <= now;
+    if (again || (!target && (failed || hold.state == HoldState::kHeld) && hold.outstanding == 0)) {
       hold.state = HoldState::kReleasing;
       out.Do(ReleaseVersion{generator.name, run_.run_id, key.second, key.first});
     }
@@ -263,7 +305,8 @@ void Fleet::Dispatch(Pending& pending, Generator& generator, Instant now, Outbox
   start.temperature = work.temperature;
   start.max_new_tokens = work.max_new_tokens;
   start.stop_token_ids = run_.stop_token_ids;
-  start.deadline_ms = run_.deadline_ms;
+  const bool first = evaluation ? work.version == 0 : StepOf(work.group) == 0;
+  start.deadline_ms = first ? run_.first_deadline_ms : run_.deadline_ms;
   start.priority = evaluation ? kEvaluationPriority + work.version : StepOf(work.group);
   Request request{generator.name, work.version, {}};
   for (uint32_t i = 0; i < pending.samples.size(); ++i) {

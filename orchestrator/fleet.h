@@ -53,7 +53,8 @@ class Fleet {
     uint64_t seed = 0;
     std::shared_ptr<const Dataset> dataset;
     std::vector<TokenId> stop_token_ids;
-    uint32_t deadline_ms = 0;  // of one request
+    uint32_t first_deadline_ms = 0;  // of one request of step 0 or of the evaluation of version 0
+    uint32_t deadline_ms = 0;        // of any other request
   };
   struct Work {
     GroupId group;
@@ -64,7 +65,9 @@ class Fleet {
     std::vector<SampleId> sample_ids;
   };
 
-  void Join(const WorkerReady& ready);
+  // A generator that holds nothing. False: this life is known already. Another life of the same
+  // worker is taken as lost.
+  bool Join(const WorkerReady& ready);
   // False: not one of ours. Its unfinished samples wait for another generator; their number is
   // added.
   bool Leave(const WorkerName& name, size_t* samples_reissued);
@@ -73,8 +76,9 @@ class Fleet {
   void Begin(Run run);
   // Forgets all work and wants no version; what is held is released as its streams end.
   void Stop();
-  // Drops what is left of a run that did not stop in time.
-  void Abandon();
+  // Drops what is left of a run that did not stop in time. Generators that may still hold a version
+  // of it are reset before they get another one.
+  void Abandon(Instant now);
 
   void AddWork(Work work);
   // Versions that training may still need, ascending.
@@ -82,12 +86,15 @@ class Fleet {
   void WantEvaluation(std::optional<PolicyVersion> version) { evaluation_ = version; }
 
   void OnLoaded(const VersionLoaded& event, Instant now);
-  void OnReleased(const VersionReleased& event);
+  void OnReleased(const VersionReleased& event, Instant now);
+  void OnReset(const GeneratorReset& event, Instant now);
   // A sample came: true if it is the first of its kind and wanted.
   bool OnSample(const SampleArrived& event);
   // A stream ended. Returns why no attempt can ever succeed, if so.
   std::optional<std::string> OnEnded(const RolloutEnded& event, Instant now);
 
+  // Asks for the resets that are due; call it with and without a run.
+  void PumpResets(Instant now, Outbox& out);
   // Releases, loads and dispatches. Returns the groups of training whose rollout started.
   std::vector<GroupId> Pump(Instant now, Outbox& out);
 
@@ -100,7 +107,8 @@ class Fleet {
   std::string Describe(const std::string& worker_id) const;
 
  private:
-  enum class HoldState { kLoading, kHeld, kReleasing, kFailed };
+  enum class HoldState { kLoading, kHeld, kReleasing, kFailed, kReleaseFailed };
+  enum class ResetState { kNone, kDue, kAsked };
   struct Hold {
     HoldState state = HoldState::kLoading;
     uint32_t outstanding = 0;  // samples
@@ -117,6 +125,9 @@ class Fleet {
     uint64_t samples_given = 0;
     Instant not_before;
     Backoff backoff;
+    Backoff release_backoff;  // of releases and resets
+    ResetState reset = ResetState::kNone;
+    Instant reset_at;
     uint32_t outstanding() const { return outstanding_training + outstanding_evaluation; }
   };
   struct SampleState {

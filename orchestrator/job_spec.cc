@@ -69,16 +69,16 @@ void CheckTraining(const JobSpec::Training& t, Checker& check) {
                "0 to 1");
   check.Number("training.max_gradient_norm", t.max_gradient_norm, t.max_gradient_norm > 0,
                "a finite number above 0");
-  if (t.shards == 0 || (t.shards & (t.shards - 1)) != 0 || t.shards > 4096) {
+  if (t.shards == 0 || (t.shards & (t.shards - 1)) != 0 || t.shards > 1024) {
     check.Problem("training.shards",
-                  "is " + std::to_string(t.shards) + "; valid: a power of two, 1 to 4096");
+                  "is " + std::to_string(t.shards) + "; valid: a power of two, 1 to 1024");
   }
 }
 
 void CheckSchedule(const JobSpec& spec, Checker& check) {
   const JobSpec::Schedule& s = spec.schedule;
   check.OneOf("schedule.kind", s.kind, {"logical"});
-  check.Between("schedule.max_age", s.max_age, 0, 1024);
+  check.Between("schedule.max_age", s.max_age, 0, 64);
   check.Between("schedule.steps", s.steps, 1, 0xffffffffu);
   check.Between("schedule.groups_per_step", s.groups_per_step, 1, 65535);
   check.OneOf("schedule.on_untrainable", s.on_untrainable, {"replace", "drop"});
@@ -181,7 +181,10 @@ uint64_t JournalBytesPerStep(const JobSpec& spec) {
   // facts.
   const uint64_t sample = uint64_t{8} * spec.rollout.max_new_tokens + 20 + 200;
   const uint64_t group = spec.rollout.samples_per_group * sample + 150;
-  return spec.schedule.groups_per_step * group + 1000;
+  // With replacement every slot may use up all of its candidates.
+  const uint64_t groups = uint64_t{spec.schedule.groups_per_step} *
+                          (spec.Replaces() ? spec.schedule.max_candidates : 1);
+  return groups * group + 1000;
 }
 
 }  // namespace titan::orchestrator

@@ -24,6 +24,7 @@ class GeneratorPort {
   virtual void Release(const ReleaseVersion& action) = 0;
   virtual void Start(const StartRollout& action) = 0;
   virtual void Cancel(const CancelRollouts& action) = 0;
+  virtual void Reset(const ResetGenerator& action) = 0;
 };
 
 class TrainerPort {
@@ -47,6 +48,7 @@ class WeightStorePort {
   virtual ~WeightStorePort() = default;
   virtual void Pin(const PinEvaluation& action) = 0;
   virtual void Unpin(const UnpinEvaluation& action) = 0;
+  // Tries again while the store does not answer; then `done`.
   virtual void End(const std::string& run_id, std::function<void()> done) = 0;
 };
 

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "orchestrator/reports.h"
 
-#include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace titan::orchestrator {
 
 void ParityTotals::Add(const ParityTotals& other) {
-  logprob_difference_max = std::max(logprob_difference_max, other.logprob_difference_max);
+  // NaN is the worst difference there is and stays.
+  if (std::isnan(other.logprob_difference_max) ||
+      other.logprob_difference_max > logprob_difference_max) {
+    logprob_difference_max = other.logprob_difference_max;
+  }
   tokens_differing += other.tokens_differing;
   tokens_compared += other.tokens_compared;
 }

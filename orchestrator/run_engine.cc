@@ -20,7 +20,9 @@ void RunEngine::Restore(std::vector<JobInfo> jobs, Instant now) {
   for (JobInfo& restored : jobs) {
     JobInfo& job = jobs_[restored.job_id] = std::move(restored);
     if (!IsFinal(job.state)) {
+      const bool had_run = job.state != JobState::kQueued;
       SetState(job, JobState::kFailed, "orchestrator restarted; a job cannot be resumed yet", now);
+      if (had_run) out_.DoDurably(EndRun{job.run_id, WorkerName{}});
     }
   }
 }
@@ -73,7 +75,7 @@ void RunEngine::On(const CancelJob& event, Instant now) {
 void RunEngine::On(const WorkerReady& event, Instant now) {
   switch (event.role) {
     case WorkerRole::kGenerator:
-      fleet_.Join(event);
+      if (!fleet_.Join(event)) return;
       break;
     case WorkerRole::kReward:
       scorer_.Join(event);
@@ -122,6 +124,7 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
 }
 
 void RunEngine::Advance(Instant now) {
+  fleet_.PumpResets(now, out_);
   if (!run_.has_value()) BeginNextJob(now);
   if (!run_.has_value()) return;
   switch (run_->phase) {
@@ -156,7 +159,7 @@ void RunEngine::BeginNextJob(Instant now) {
   run_->stop_token_ids = submit.stop_token_ids;
   run_->phase_since = now;
   fleet_.Begin({job.job_id, job.run_id, submit.spec->seed, submit.dataset, submit.stop_token_ids,
-                submit.spec->deadlines.step_ms});
+                submit.spec->deadlines.first_step_ms, submit.spec->deadlines.step_ms});
   scorer_.Begin(job.run_id, submit.spec, submit.dataset);
   SetState(job, JobState::kStarting, "", now);
 }
@@ -215,7 +218,7 @@ void RunEngine::On(const RunStarted& event, Instant now) {
 
 void RunEngine::Stop(JobState final_state, const std::string& reason, Instant now) {
   TITAN_CHECK(run_.has_value() && run_->phase != Phase::kStopping);
-  // I1: what is admitted and not closed ends here.
+  // I1: what is admitted and neither trained nor untrainable ends here.
   for (const GroupId id : run_->schedule.UnfinishedGroups()) {
     out_.Append(run_->job->job_id, now, GroupClosed{id, false, "cancelled"});
   }
@@ -241,7 +244,10 @@ void RunEngine::AdvanceStopping(Instant now) {
   fleet_.Pump(now, out_);
   const bool late = now - run_->phase_since > Millis(kStopMs);
   if (!late && !(run_->end_answered && fleet_.Idle())) return;
-  if (late) fleet_.Abandon();
+  if (late) {
+    fleet_.Abandon(now);
+    fleet_.PumpResets(now, out_);
+  }
   JobInfo& job = *run_->job;
   const JobState state = run_->final_state;
   const std::string reason = run_->final_reason;

@@ -37,7 +37,8 @@ class RunEngine {
   RunEngine(const RunEngine&) = delete;
   RunEngine& operator=(const RunEngine&) = delete;
 
-  // Jobs of an earlier life, read from the journal. Those that were not final end as FAILED.
+  // Jobs of an earlier life, read from the journal. Those that were not final end as FAILED, and
+  // their runs end at the weight store.
   // Call before the first event.
   void Restore(std::vector<JobInfo> jobs, Instant now);
 
@@ -98,6 +99,7 @@ class RunEngine {
   void On(const RunStarted& event, Instant now);
   void On(const VersionLoaded& event, Instant now);
   void On(const VersionReleased& event, Instant now);
+  void On(const GeneratorReset& event, Instant now);
   void On(const SampleArrived& event, Instant now);
   void On(const RolloutEnded& event, Instant now);
   void On(const ScoreAnswered& event, Instant now);

@@ -32,12 +32,18 @@ void RunEngine::AdmitGroup(const Group& group, Instant now) {
 }
 
 void RunEngine::On(const VersionLoaded& event, Instant now) {
-  if (IsCurrent(event.run_id)) fleet_.OnLoaded(event, now);
+  if (IsCurrent(event.run_id)) {
+    fleet_.OnLoaded(event, now);
+  } else if (event.status.ok()) {  // of a run that did not wait for it
+    out_.Do(ReleaseVersion{event.worker, event.run_id, event.version, event.evaluation});
+  }
 }
 
 void RunEngine::On(const VersionReleased& event, Instant now) {
-  if (IsCurrent(event.run_id)) fleet_.OnReleased(event);
+  if (IsCurrent(event.run_id)) fleet_.OnReleased(event, now);
 }
+
+void RunEngine::On(const GeneratorReset& event, Instant now) { fleet_.OnReset(event, now); }
 
 void RunEngine::On(const SampleArrived& event, Instant now) {
   if (!IsCurrent(event.run_id)) return;
@@ -150,9 +156,11 @@ void RunEngine::StartTraining(Instant now) {
   StepPlan& plan = *run_->training;
   run_->training_since = now;
   out_.Append(run_->job->job_id, now, StepPlanned{t, plan.trained, plan.digest});
+  const JobSpec::Deadlines& deadlines = run_->spec->deadlines;
   out_.DoDurably(TrainStep{run_->trainer, run_->job->run_id, t, plan.digest,
                            plan.num_groups_trained, step->version, run_->dataset,
-                           std::move(plan.samples), run_->spec->deadlines.step_ms});
+                           std::move(plan.samples),
+                           t == 0 ? deadlines.first_step_ms : deadlines.step_ms});
 
   // Data that can never train must not run for ever; counted in the order of steps.
   if (plan.num_groups_trained > 0) {
@@ -187,6 +195,14 @@ void RunEngine::On(const StepTrained& event, Instant now) {
     return;
   }
   JobInfo& job = *run_->job;
+  const bool trained = run_->training->num_groups_trained > 0;
+  if (event.result.updated != trained) {
+    Fail("the trainer says that " + what + (trained ? " left" : " changed") +
+             " the weights, though the step had " +
+             std::to_string(run_->training->num_groups_trained) + " groups to train",
+         now);
+    return;
+  }
   const StepReport report =
       MakeReport(*run_->schedule.FindStep(event.step), *run_->training, event.result, now);
   job.steps_done = event.step + 1;
@@ -194,6 +210,12 @@ void RunEngine::On(const StepTrained& event, Instant now) {
   job.parity.Add(report.parity);
   out_.Append(job.job_id, now, StepDone{report});
   out_.DoDurably(ReportStep{job.job_id, report});
+
+  if (!trained) {
+    Message(what + " trained nothing: none of its " + std::to_string(report.groups_untrainable) +
+            " groups was trainable; version " + std::to_string(report.version) +
+            " has the weights of the version before");
+  }
 
   run_->training.reset();
   run_->schedule.Close(event.step);
@@ -280,7 +302,7 @@ void RunEngine::On(const EvaluationPinned& event, Instant now) {
 }
 
 void RunEngine::On(const EvaluationUnpinned& event, Instant now) {
-  if (IsCurrent(event.run_id) && IsRunning()) run_->evaluations.OnUnpinned(event);
+  if (IsCurrent(event.run_id) && IsRunning()) run_->evaluations.OnUnpinned(event, now);
 }
 
 void RunEngine::AdvanceRunning(Instant now) {

@@ -206,7 +206,7 @@ std::vector<GroupId> LogicalSchedule::UnfinishedGroups() const {
   std::vector<GroupId> ids;
   for (const auto& [t, step] : steps_) {
     for (const auto& [id, group] : step.groups) {
-      if (!group.closed) ids.push_back(id);
+      if (!group.closed || group.trainable) ids.push_back(id);
     }
   }
   return ids;

@@ -118,7 +118,8 @@ class LogicalSchedule {
 
   // Versions that still may have to generate something, ascending, without repeats.
   std::vector<PolicyVersion> VersionsInUse() const;
-  // Groups that are admitted and not closed, in order of id.
+  // Groups of open steps that are not closed, or closed as trainable and so not trained yet; in
+  // order of id.
   std::vector<GroupId> UnfinishedGroups() const;
 
  private:

@@ -10,22 +10,19 @@ bool HasContract(WorkerRole role) {
   return role == WorkerRole::kGenerator || role == WorkerRole::kTrainer;
 }
 
-// The first item in which the contracts differ, for people.
+// The first item in which the contracts differ, for people: one that both name, and only then one
+// that one of them names (a trainer has items that no generator has).
 std::string DescribeDifference(const Contract& mine, const Contract& theirs) {
-  auto a = mine.items.begin();
-  auto b = theirs.items.begin();
-  while (a != mine.items.end() || b != theirs.items.end()) {
-    const bool only_a = b == theirs.items.end() || (a != mine.items.end() && a->first < b->first);
-    const bool only_b = a == mine.items.end() || (b != theirs.items.end() && b->first < a->first);
-    if (only_a || only_b) {
-      const auto& item = only_a ? *a : *b;
-      return "item " + item.first + " (" + item.second + ") stands in one contract only";
+  for (const auto& [name, value] : mine.items) {
+    const auto other = theirs.items.find(name);
+    if (other == theirs.items.end() || other->second == value) continue;
+    return "item " + name + " is " + value + " here and " + other->second + " there";
+  }
+  for (const auto& [one, two] : {std::pair(&mine, &theirs), std::pair(&theirs, &mine)}) {
+    for (const auto& [name, value] : one->items) {
+      if (two->items.count(name) != 0) continue;
+      return "item " + name + " (" + value + ") stands in one contract only";
     }
-    if (a->second != b->second) {
-      return "item " + a->first + " is " + a->second + " here and " + b->second + " there";
-    }
-    ++a;
-    ++b;
   }
   return "the forward digest is " + mine.forward + " here and " + theirs.forward +
          " there, with equal items";

@@ -33,6 +33,7 @@ ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::Lea
 ModelHost::~ModelHost() { Stop(); }
 
 void ModelHost::Stop() {
+  stopped_ = true;
   engine_.reset();
   held_.clear();
 }
@@ -72,6 +73,7 @@ Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
 }
 
 asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
+  if (stopped_ || engine_ == nullptr) co_return Cancelled("the generator is shutting down");
   auto executor = context_.control;
   auto start = [this, executor](auto handler, std::function<Status(Engine&)> work) {
     auto shared = std::make_shared<decltype(handler)>(std::move(handler));
@@ -88,6 +90,7 @@ asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
 }
 
 asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
+  if (stopped_) co_return Cancelled("the generator is shutting down");
   if (const auto it = held_.find(key); it != held_.end()) {
     const std::string digest = it->second.digest;
     // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
@@ -97,6 +100,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
     };
     const Status alive = co_await OnEngine(look);
     if (alive.ok()) co_return digest;
+    if (alive.code() == StatusCode::kCancelled) co_return alive;
     held_.erase(key);  // its slot was taken back: map it anew
   }
   if (loading_.contains(key)) {
@@ -115,6 +119,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
   auto acquired = co_await context_.blocking.Run(acquire);
   loading_.erase(key);
   if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
+  if (stopped_) co_return Cancelled("the generator is shutting down");
   auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
   TITAN_CO_RETURN_IF_ERROR(PrepareModel(slot->manifest()));
   const std::string digest = ToHex(slot->lease().digest);

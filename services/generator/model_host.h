@@ -37,8 +37,8 @@ class ModelHost {
   ~ModelHost();
 
   // Maps a version and hands it to the engine; answers its digest. Idempotent. ResourceExhausted:
-  // no place (names what is held). FailedPrecondition: another model or contract. Codes of
-  // Subscriber::Acquire.
+  // no place (names what is held). FailedPrecondition: another model or contract. Cancelled: after
+  // Stop. Codes of Subscriber::Acquire.
   rpc::asio::awaitable<StatusOr<std::string>> Load(generator::VersionKey key);
   // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
   rpc::asio::awaitable<Status> Release(generator::VersionKey key);
@@ -54,6 +54,7 @@ class ModelHost {
 
  private:
   Status PrepareModel(const weightstore::Manifest& manifest);
+  // Cancelled: the host is stopped, or the engine has gone.
   rpc::asio::awaitable<Status> OnEngine(std::function<Status(generator::Engine&)> f);
 
   const config::v1::GeneratorConfig config_;
@@ -65,6 +66,7 @@ class ModelHost {
   std::unique_ptr<generator::EngineThread> engine_;
   std::map<generator::VersionKey, Held> held_;
   std::set<generator::VersionKey> loading_;
+  bool stopped_ = false;
 };
 
 }  // namespace titan::services

@@ -58,8 +58,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
 
   // The RPCs; control strand.
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> SubmitJob(v1::SubmitJobRequest request);
-  StatusOr<v1::GetJobResponse> GetJob(const v1::GetJobRequest& request) const;
-  v1::ListJobsResponse ListJobs() const;
+  asio::awaitable<StatusOr<v1::GetJobResponse>> GetJob(v1::GetJobRequest request);
+  asio::awaitable<StatusOr<v1::ListJobsResponse>> ListJobs();
   asio::awaitable<Status> WatchJob(v1::WatchJobRequest request,
                                    std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out);
   asio::awaitable<StatusOr<v1::CancelJobResponse>> CancelJob(v1::CancelJobRequest request);

@@ -31,10 +31,11 @@ void GrpcGeneratorPort::Load(const LoadVersion& action) {
 }
 
 void GrpcGeneratorPort::Release(const ReleaseVersion& action) {
-  const VersionReleased answer{action.worker, action.run_id, action.version, action.evaluation};
+  VersionReleased answer{action.worker, action.run_id, action.version, action.evaluation, {}};
   auto stub = stubs_.Get(context_.workers, action.worker);
   if (!stub.ok()) {
-    context_.DeliverLater(answer);
+    answer.status = stub.status();
+    context_.DeliverLater(std::move(answer));
     return;
   }
   pb::ReleaseVersionRequest request;
@@ -43,11 +44,12 @@ void GrpcGeneratorPort::Release(const ReleaseVersion& action) {
   request.set_run_id(action.run_id);
   request.set_version(action.version);
   request.set_evaluation(action.evaluation);
-  rpc::CallUnaryThen(context_.client, **stub, &Async::ReleaseVersion, std::move(request),
-                     context_.rpc_deadline,
-                     [this, answer, stub = *stub](StatusOr<pb::ReleaseVersionResponse>) {
-                       context_.deliver(answer);
-                     });
+  rpc::CallUnaryThen(
+      context_.client, **stub, &Async::ReleaseVersion, std::move(request), context_.BulkDeadline(),
+      [this, answer, stub = *stub](StatusOr<pb::ReleaseVersionResponse> reply) mutable {
+        answer.status = reply.status();
+        context_.deliver(answer);
+      });
 }
 
 void GrpcGeneratorPort::Start(const StartRollout& action) {
@@ -142,6 +144,12 @@ void GrpcGeneratorPort::Forget(const WorkerName& name) {
   stubs_.Forget(name);
 }
 
+void GrpcGeneratorPort::Reset(const ResetGenerator& action) {
+  Reset(action.worker, [this, worker = action.worker](Status status) {
+    context_.deliver(GeneratorReset{worker, std::move(status)});
+  });
+}
+
 void GrpcGeneratorPort::Reset(const WorkerName& name, std::function<void(Status)> done) {
   auto stub = stubs_.Get(context_.workers, name);
   if (!stub.ok()) {
@@ -155,7 +163,11 @@ void GrpcGeneratorPort::Reset(const WorkerName& name, std::function<void(Status)
       done(reply.status());
       return;
     }
-    auto left = std::make_shared<int>(reply->versions_size());
+    struct Progress {
+      int left = 0;
+      Status first_failure;
+    };
+    auto progress = std::make_shared<Progress>(Progress{reply->versions_size(), {}});
     for (const auto& version : reply->versions()) {
       pb::ReleaseVersionRequest request;
       request.set_request_id("reset-" + std::to_string(next_request_++));
@@ -164,9 +176,12 @@ void GrpcGeneratorPort::Reset(const WorkerName& name, std::function<void(Status)
       request.set_version(version.version());
       request.set_evaluation(version.evaluation());
       rpc::CallUnaryThen(context_.client, *stub, &Async::ReleaseVersion, std::move(request),
-                         context_.rpc_deadline,
-                         [stub, left, done](StatusOr<pb::ReleaseVersionResponse> released) {
-                           if (--*left == 0) done(released.status());
+                         context_.BulkDeadline(),
+                         [stub, progress, done](StatusOr<pb::ReleaseVersionResponse> released) {
+                           if (progress->first_failure.ok()) {
+                             progress->first_failure = released.status();
+                           }
+                           if (--progress->left == 0) done(progress->first_failure);
                          });
     }
   };

@@ -26,11 +26,12 @@ class GrpcGeneratorPort final : public GeneratorPort {
   void Release(const ReleaseVersion& action) override;
   void Start(const StartRollout& action) override;
   void Cancel(const CancelRollouts& action) override;
+  void Reset(const ResetGenerator& action) override;
 
   // Ends the streams of a worker that is gone.
   void Forget(const WorkerName& name);
   // Asks a generator that registers what it holds and has it give everything back, so that its next
-  // orders begin from nothing; then `done`.
+  // orders begin from nothing; then `done` with the first failure.
   void Reset(const WorkerName& name, std::function<void(Status)> done);
 
  private:

@@ -29,6 +29,11 @@ const v1::WatchJobResponse* JobLog::Find(const std::string& job_id, uint64_t seq
   return &found->second[sequence - 1];
 }
 
+const v1::WatchJobResponse* JobLog::Newest(const std::string& job_id) const {
+  const auto found = events_.find(job_id);
+  return found == events_.end() || found->second.empty() ? nullptr : &found->second.back();
+}
+
 asio::awaitable<void> JobLog::Wait() {
   auto timer = std::make_shared<asio::steady_timer>(control_, std::chrono::seconds(1));
   waiting_.insert(timer);

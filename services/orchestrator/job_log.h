@@ -29,6 +29,8 @@ class JobLog {
   bool Knows(const std::string& job_id) const { return events_.count(job_id) != 0; }
   // The event of this number; null: not there yet.
   const v1::WatchJobResponse* Find(const std::string& job_id, uint64_t sequence) const;
+  // The last event; null: none yet.
+  const v1::WatchJobResponse* Newest(const std::string& job_id) const;
   // Returns after the next event of any job, after one second, or after WakeAll.
   boost::asio::awaitable<void> Wait();
   void WakeAll();

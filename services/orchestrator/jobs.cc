@@ -78,6 +78,7 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
     response.set_job_id(known->second.job_id);
     response.set_journal_bytes_per_step(known->second.journal_bytes_per_step);
     for (const std::string& warning : known->second.warnings) response.add_warnings(warning);
+    co_await Durable();  // the first request may still wait for this
     co_return response;
   }
   submissions_[id].spec_hash = hash;
@@ -143,15 +144,18 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   co_return response;
 }
 
-StatusOr<v1::GetJobResponse> OrchestratorDaemon::GetJob(const v1::GetJobRequest& request) const {
+// What is told about jobs is durable: the state of now is told once its facts are.
+asio::awaitable<StatusOr<v1::GetJobResponse>> OrchestratorDaemon::GetJob(
+    v1::GetJobRequest request) {
   const auto found = driver_->engine().jobs().find(request.job_id());
-  if (found == driver_->engine().jobs().end()) return NoSuchJob(request.job_id());
+  if (found == driver_->engine().jobs().end()) co_return NoSuchJob(request.job_id());
   v1::GetJobResponse response;
   *response.mutable_job() = ToProto(found->second);
-  return response;
+  co_await Durable();
+  co_return response;
 }
 
-v1::ListJobsResponse OrchestratorDaemon::ListJobs() const {
+asio::awaitable<StatusOr<v1::ListJobsResponse>> OrchestratorDaemon::ListJobs() {
   std::vector<const JobInfo*> jobs;
   for (const auto& [id, job] : driver_->engine().jobs()) jobs.push_back(&job);
   std::stable_sort(jobs.begin(), jobs.end(), [](const JobInfo* a, const JobInfo* b) {
@@ -159,7 +163,8 @@ v1::ListJobsResponse OrchestratorDaemon::ListJobs() const {
   });
   v1::ListJobsResponse response;
   for (const JobInfo* job : jobs) *response.add_jobs() = ToProto(*job);
-  return response;
+  co_await Durable();
+  co_return response;
 }
 
 asio::awaitable<Status> OrchestratorDaemon::WatchJob(
@@ -174,12 +179,10 @@ asio::awaitable<Status> OrchestratorDaemon::WatchJob(
       TITAN_CO_RETURN_IF_ERROR(co_await out->Write(*event));
       if (last) co_return OkStatus();
     }
-    // Asked for what comes after the end.
-    const auto& job = driver_->engine().jobs().at(request.job_id());
-    if (IsFinal(job.state) && request.after_sequence() >= sequence &&
-        log_.Find(request.job_id(), sequence) != nullptr &&
-        IsFinal(static_cast<JobState>(
-            log_.Find(request.job_id(), sequence)->state_changed().state()))) {
+    // Asked for what comes after the end; after a restart the log is shorter than it was.
+    const v1::WatchJobResponse* newest = log_.Newest(request.job_id());
+    if (newest != nullptr && newest->sequence() <= sequence && newest->has_state_changed() &&
+        IsFinal(static_cast<JobState>(newest->state_changed().state()))) {
       co_return OkStatus();
     }
     if (out->cancelled()) co_return Cancelled("the watcher has gone");
@@ -194,9 +197,9 @@ asio::awaitable<StatusOr<v1::CancelJobResponse>> OrchestratorDaemon::CancelJob(
   if (driver_->engine().jobs().count(request.job_id()) == 0) co_return NoSuchJob(request.job_id());
   const std::string reason = request.reason().empty() ? "cancelled by user" : request.reason();
   driver_->Deliver(orchestrator::CancelJob{request.job_id(), request.request_id(), reason});
-  co_await Durable();
   v1::CancelJobResponse response;
   *response.mutable_job() = ToProto(driver_->engine().jobs().at(request.job_id()));
+  co_await Durable();
   co_return response;
 }
 

@@ -22,17 +22,15 @@ grpc::ServerUnaryReactor* OrchestratorDaemon::Service::SubmitJob(
 grpc::ServerUnaryReactor* OrchestratorDaemon::Service::GetJob(grpc::CallbackServerContext* context,
                                                               const v1::GetJobRequest* request,
                                                               v1::GetJobResponse* response) {
-  return rpc::ServeUnaryThen(
-      server_, context, request, response,
-      [this](const v1::GetJobRequest& r, const auto& reply) { reply(daemon_.GetJob(r)); });
+  return rpc::ServeUnary(server_, context, request, response,
+                         [this](v1::GetJobRequest r) { return daemon_.GetJob(std::move(r)); });
 }
 
 grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListJobs(
     grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
     v1::ListJobsResponse* response) {
-  return rpc::ServeUnaryThen(
-      server_, context, request, response,
-      [this](const v1::ListJobsRequest&, const auto& reply) { reply(daemon_.ListJobs()); });
+  return rpc::ServeUnary(server_, context, request, response,
+                         [this](const v1::ListJobsRequest&) { return daemon_.ListJobs(); });
 }
 
 grpc::ServerWriteReactor<v1::WatchJobResponse>* OrchestratorDaemon::Service::WatchJob(

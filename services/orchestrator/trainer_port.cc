@@ -121,7 +121,7 @@ void GrpcTrainerPort::Train(const TrainStep& action) {
     if (at > shared->samples.size()) return std::nullopt;
     return Sample(shared->samples[at - 1], *shared->dataset);
   };
-  steps_[action.run_id] = rpc::CallClientStream(
+  auto stream = rpc::CallClientStream(
       context_.client, **stub, &Async::TrainStep, std::move(next),
       rpc::Milliseconds(action.deadline_ms),
       [this, answer, stub = *stub](StatusOr<pb::TrainStepResponse> reply) mutable {
@@ -130,11 +130,12 @@ void GrpcTrainerPort::Train(const TrainStep& action) {
         steps_.erase(answer.run_id);
         context_.deliver(answer);
       });
+  steps_[action.run_id] = {action.trainer, std::move(stream)};
 }
 
 void GrpcTrainerPort::End(const EndRun& action, std::function<void()> done) {
   const auto step = steps_.find(action.run_id);
-  if (step != steps_.end()) step->second.Cancel();
+  if (step != steps_.end()) step->second.stream.Cancel();
   auto stub = stubs_.Get(context_.workers, action.trainer);
   if (!stub.ok()) {
     asio::post(context_.client.control(), std::move(done));
@@ -144,9 +145,17 @@ void GrpcTrainerPort::End(const EndRun& action, std::function<void()> done) {
   request.set_request_id(action.run_id + "-end");
   request.set_orchestrator_epoch(context_.epoch);
   request.set_run_id(action.run_id);
+  // The trainer answers once the step that it works on is over.
   rpc::CallUnaryThen(
-      context_.client, **stub, &Async::EndRun, std::move(request), context_.rpc_deadline,
+      context_.client, **stub, &Async::EndRun, std::move(request), context_.BulkDeadline(),
       [done = std::move(done), stub = *stub](StatusOr<pb::EndRunResponse>) { done(); });
+}
+
+void GrpcTrainerPort::Forget(const WorkerName& name) {
+  for (auto& [run_id, step] : steps_) {
+    if (step.trainer == name) step.stream.Cancel();
+  }
+  stubs_.Forget(name);
 }
 
 }  // namespace titan::orchestrator

@@ -24,13 +24,17 @@ class GrpcTrainerPort final : public TrainerPort {
   void Train(const TrainStep& action) override;
   void End(const EndRun& action, std::function<void()> done) override;
 
-  // Ends the calls to a worker that is gone.
-  void Forget(const WorkerName& name) { stubs_.Forget(name); }
+  // Ends the steps at a worker that is gone.
+  void Forget(const WorkerName& name);
 
  private:
   PortContext& context_;
   StubCache<trainer::v1::TrainerService> stubs_;
-  std::map<std::string, rpc::StreamHandle> steps_;  // in flight, by run id
+  struct StepCall {
+    WorkerName trainer;
+    rpc::StreamHandle stream;
+  };
+  std::map<std::string, StepCall> steps_;  // in flight, by run id
 };
 
 }  // namespace titan::orchestrator

@@ -1,12 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/orchestrator/weight_store_port.h"
 
+#include <memory>
 #include <utility>
+
+#include <boost/asio/steady_timer.hpp>
 
 namespace titan::orchestrator {
 
 namespace pb = weightstore::v1;
 using Async = pb::WeightStoreService::StubInterface::async_interface;
+
+namespace {
+
+constexpr rpc::Milliseconds kEndRetry{500};
+
+}  // namespace
 
 StatusOr<std::unique_ptr<GrpcWeightStorePort>> GrpcWeightStorePort::Create(
     PortContext& context, const std::string& address) {
@@ -46,9 +55,18 @@ void GrpcWeightStorePort::End(const std::string& run_id, std::function<void()> d
   pb::EndRunRequest request;
   request.set_request_id(run_id + "-end");
   request.set_run_id(run_id);
-  rpc::CallUnaryThen(context_.client, *stub_, &Async::EndRun, std::move(request),
-                     context_.rpc_deadline,
-                     [done = std::move(done)](StatusOr<pb::EndRunResponse>) { done(); });
+  rpc::CallUnaryThen(
+      context_.client, *stub_, &Async::EndRun, std::move(request), context_.rpc_deadline,
+      [this, run_id, done = std::move(done)](StatusOr<pb::EndRunResponse> reply) {
+        const StatusCode code = reply.status().code();
+        if (code != StatusCode::kUnavailable && code != StatusCode::kDeadlineExceeded) {
+          done();
+          return;
+        }
+        auto timer = std::make_shared<asio::steady_timer>(context_.client.control(), kEndRetry);
+        timer->async_wait(
+            [this, run_id, done, timer](boost::system::error_code) { End(run_id, done); });
+      });
 }
 
 void GrpcWeightStorePort::AdvanceEpoch(const std::string& request_id,

@@ -2,7 +2,11 @@
 #include "services/trainer/trainer_service.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
+
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
@@ -16,6 +20,7 @@ namespace v1 = trainer::v1;
 namespace {
 
 constexpr uint32_t kMaxSamples = 1 << 20;
+constexpr auto kIdlePoll = std::chrono::milliseconds(20);
 
 Status Busy() { return Unavailable("the trainer is busy with another call; ask again"); }
 
@@ -51,6 +56,7 @@ asio::awaitable<Status> TrainerService::Start() {
 }
 
 asio::awaitable<void> TrainerService::Drain() {
+  stopping_ = true;
   if (agent_ != nullptr) co_await agent_->Stop();
 }
 
@@ -65,11 +71,24 @@ Status TrainerService::CheckEpoch(uint64_t epoch) {
   return OkStatus();
 }
 
+asio::awaitable<Status> TrainerService::WhenIdle() {
+  while (busy_ && !stopping_) {
+    asio::steady_timer timer(context_.control, kIdlePoll);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+  co_return stopping_ ? Cancelled("the trainer is shutting down") : OkStatus();
+}
+
 asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
     v1::StartRunRequest request) {
   TITAN_CO_RETURN_IF_ERROR(CheckEpoch(request.orchestrator_epoch()));
   if (request.run_id().empty()) co_return InvalidArgument("run_id: must not be empty");
-  if (busy_) co_return Busy();
+  // The last step of a run that was cancelled may still be at work.
+  TITAN_CO_RETURN_IF_ERROR(co_await WhenIdle());
+  TITAN_CO_RETURN_IF_ERROR(CheckEpoch(request.orchestrator_epoch()));
+  if (ended_runs_.contains(request.run_id())) {
+    co_return FailedPrecondition("run " + request.run_id() + " was ended");
+  }
   const Instant start = context_.clock.Now();
   if (job_ == nullptr || job_->run_id() != request.run_id()) {
     TrainJob::Options options{config_, request.run_id(), request.spec(), context_.incarnation};
@@ -148,6 +167,14 @@ asio::awaitable<StatusOr<v1::TrainStepResponse>> TrainerService::DoTrainStep(
   co_return response;
 }
 
+asio::awaitable<StatusOr<v1::EndRunResponse>> TrainerService::DoEndRun(v1::EndRunRequest request) {
+  TITAN_CO_RETURN_IF_ERROR(CheckEpoch(request.orchestrator_epoch()));
+  ended_runs_.insert(request.run_id());  // a StartRun that still waits must not begin it
+  TITAN_CO_RETURN_IF_ERROR(co_await WhenIdle());
+  if (job_ != nullptr && job_->run_id() == request.run_id()) job_.reset();
+  co_return v1::EndRunResponse();
+}
+
 grpc::ServerUnaryReactor* TrainerService::StartRun(grpc::CallbackServerContext* context,
                                                    const v1::StartRunRequest* request,
                                                    v1::StartRunResponse* response) {
@@ -168,12 +195,7 @@ grpc::ServerUnaryReactor* TrainerService::EndRun(grpc::CallbackServerContext* co
                                                  v1::EndRunResponse* response) {
   return rpc::ServeUnary(
       context_.server, context, request, response,
-      [this](v1::EndRunRequest message) -> asio::awaitable<StatusOr<v1::EndRunResponse>> {
-        TITAN_CO_RETURN_IF_ERROR(CheckEpoch(message.orchestrator_epoch()));
-        if (busy_) co_return Busy();
-        if (job_ != nullptr && job_->run_id() == message.run_id()) job_.reset();
-        co_return v1::EndRunResponse();
-      });
+      [this](v1::EndRunRequest message) { return DoEndRun(std::move(message)); });
 }
 
 }  // namespace titan::services

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/runtime/blocking_pool.h"
@@ -43,8 +45,12 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   using StepStream = rpc::RequestStream<trainer::v1::TrainStepRequest>;
 
   Status CheckEpoch(uint64_t epoch);
+  // Returns once no call works on the job. Cancelled: the daemon shuts down.
+  rpc::asio::awaitable<Status> WhenIdle();
   rpc::asio::awaitable<StatusOr<trainer::v1::StartRunResponse>> DoStartRun(
       trainer::v1::StartRunRequest request);
+  rpc::asio::awaitable<StatusOr<trainer::v1::EndRunResponse>> DoEndRun(
+      trainer::v1::EndRunRequest request);
   rpc::asio::awaitable<StatusOr<trainer::v1::TrainStepResponse>> DoTrainStep(
       std::shared_ptr<StepStream> stream);
 
@@ -55,6 +61,8 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   std::unique_ptr<TrainJob>
       job_;  // touched on the engine thread while busy_, else on the control strand
   bool busy_ = false;
+  bool stopping_ = false;
+  std::set<std::string> ended_runs_;  // ids are never used again
   uint64_t epoch_ = 0;
   std::unique_ptr<rpc::WorkerAgent> agent_;
   runtime::Counter steps_;

@@ -65,15 +65,19 @@ class FakeStore final : public wv::WeightStoreService::Service {
   }
   grpc::Status UnpinEvaluation(ServerContext*, const wv::UnpinEvaluationRequest*,
                                wv::UnpinEvaluationResponse*) override {
-    ++unpins;
+    if (++unpins == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "once");
     return grpc::Status::OK;
   }
   grpc::Status EndRun(ServerContext*, const wv::EndRunRequest*, wv::EndRunResponse*) override {
+    if (end_failures > 0) {
+      --end_failures;
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not yet");
+    }
     ++ended;
     return grpc::Status::OK;
   }
   std::atomic<uint64_t> epoch{0};
-  std::atomic<int> pins{0}, unpins{0}, ended{0};
+  std::atomic<int> pins{0}, unpins{0}, ended{0}, end_failures{0};
 };
 
 class FakeGenerator final : public gv::GeneratorService::Service {
@@ -149,6 +153,7 @@ class FakeTrainer final : public tv::TrainerService::Service {
  public:
   grpc::Status StartRun(ServerContext*, const tv::StartRunRequest* request,
                         tv::StartRunResponse* response) override {
+    while (busy) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     digest = "start";
     spec = request->spec();
     response->set_weights_digest(digest);
@@ -184,17 +189,22 @@ class FakeTrainer final : public tv::TrainerService::Service {
     digest = ToHex(Hash64(digest + header.plan_digest()));
     response->set_version(header.step() + 1);
     response->set_weights_digest(digest);
-    response->set_updated(true);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    response->set_updated(header.num_groups_trained() > 0);
+    busy = true;  // also after the caller has gone
+    std::this_thread::sleep_for(std::chrono::milliseconds(step_ms));
+    busy = false;
     return grpc::Status::OK;
   }
   grpc::Status EndRun(ServerContext*, const tv::EndRunRequest*, tv::EndRunResponse*) override {
+    while (busy) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     ++ended;
     return grpc::Status::OK;
   }
   std::string digest;
   config::v1::JobSpec spec;
   std::atomic<int> ended{0};
+  std::atomic<int> step_ms{20};
+  std::atomic<bool> busy{false};
 };
 
 class FakeReward final : public rv::RewardService::Service {
@@ -279,7 +289,8 @@ class OrchestratorProcessTest : public ::testing::Test {
     const std::string data = folder_ + "/orchestrator";
     std::ofstream(folder_ + "/config.json")
         << "{\"daemon\": {\"data_folder\": \"" << data << "\"}, \"weightstore_address\": \""
-        << store_listener_.address() << "\", \"worker_timeout_ms\": 60000}";
+        << store_listener_.address()
+        << "\", \"worker_timeout_ms\": 60000, \"rpc_deadline_ms\": " << rpc_deadline_ms_ << "}";
     std::filesystem::create_directories(data);
     std::filesystem::remove(runtime::EndpointPath(data, "orchestrator"));
     pid_ = fork();
@@ -408,6 +419,7 @@ class OrchestratorProcessTest : public ::testing::Test {
   }
 
   std::string folder_;
+  int rpc_deadline_ms_ = 10000;
   FakeStore store_;
   FakeTrainer trainer_;
   FakeReward reward_;
@@ -445,10 +457,11 @@ TEST_F(OrchestratorProcessTest, RunsAJobTwiceWithOneJournal) {
   EXPECT_EQ(steps, 4u);
   EXPECT_EQ(Watch(*first, 3).size(), events.size() - 3);
   EXPECT_TRUE(Watch(*first, events.size()).empty());
+  EXPECT_TRUE(Watch(*first, events.size() + 1000).empty());  // ends as well
   EXPECT_EQ(trainer_.ended, 1);
   EXPECT_EQ(store_.ended, 1);
   EXPECT_EQ(store_.pins, 2);
-  EXPECT_EQ(store_.unpins, 2);
+  EXPECT_EQ(store_.unpins, 3);  // the first one failed
   EXPECT_GT(generators_[0].groups, 0);
   EXPECT_GT(generators_[1].groups, 0);
   EXPECT_TRUE(generators_[0].held.empty() && generators_[1].held.empty());
@@ -537,7 +550,12 @@ TEST_F(OrchestratorProcessTest, AKilledOrchestratorListsItsJobs) {
   EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_RUNNING);
   Stop(SIGKILL);
   generators_[0].stuck = false;
+  store_.end_failures = 1;
   StartDaemon();
+  for (int i = 0; i < 500 && store_.ended == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(store_.ended, 1);  // the slots of the old run are free
   const ov::Job after = Get(*job);
   EXPECT_EQ(after.state(), ov::JOB_STATE_FAILED);
   EXPECT_NE(after.reason().find("orchestrator restarted"), std::string::npos);
@@ -579,6 +597,35 @@ TEST_F(OrchestratorProcessTest, ACancelledJobLetsTheWorkersGo) {
   // A generator in its place finishes the next job.
   generators_[0].stuck = false;
   const auto next = Submit(Spec(), "b");
+  Watch(*next);
+  EXPECT_EQ(Get(*next).state(), ov::JOB_STATE_SUCCEEDED) << Get(*next).reason();
+}
+
+TEST_F(OrchestratorProcessTest, AJobThatIsCancelledInAStepDoesNotHarmTheNextOne) {
+  rpc_deadline_ms_ = 500;
+  StartDaemon();
+  RegisterAll(1);
+  trainer_.step_ms = 1500;
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto next = Submit(Spec(), "b");
+  ASSERT_TRUE(next.ok()) << next.status();
+  for (int i = 0; i < 1000 && !trainer_.busy; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(trainer_.busy);
+  grpc::ClientContext context;
+  ov::CancelJobRequest request;
+  request.set_request_id("c");
+  request.set_job_id(*job);
+  ov::CancelJobResponse response;
+  ASSERT_TRUE(stub_->CancelJob(&context, request, &response).ok());
+  EXPECT_EQ(store_.ended, 0);
+  Watch(*job);
+  EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_CANCELLED);
+  EXPECT_EQ(trainer_.ended, 1);  // it was waited for, longer than for other calls
+  EXPECT_EQ(store_.ended, 1);
+  trainer_.step_ms = 20;
   Watch(*next);
   EXPECT_EQ(Get(*next).state(), ov::JOB_STATE_SUCCEEDED) << Get(*next).reason();
 }

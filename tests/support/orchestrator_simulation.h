@@ -40,14 +40,18 @@ struct WorldOptions {
   int num_generators = 2;
   uint32_t max_versions = 3;
   uint32_t max_running_sequences = 16;
-  uint32_t delay_max_ms = 50;   // of every answer
-  double duplicate = 0;         // a sample is delivered twice
-  double break_stream = 0;      // a rollout ends early with an error
-  double generator_loss = 0;    // per rollout: its generator dies in the middle
-  double reward_fault = 0;      // per item: infrastructure fault
-  double reward_error = 0;      // per request: the call fails
-  bool reward_refuses = false;  // every request: an argument is wrong
-  double load_error = 0;        // per load
+  uint32_t delay_max_ms = 50;               // of every answer
+  double duplicate = 0;                     // a sample is delivered twice
+  double break_stream = 0;                  // a rollout ends early with an error
+  double generator_loss = 0;                // per rollout: its generator dies in the middle
+  double reward_fault = 0;                  // per item: infrastructure fault
+  double reward_error = 0;                  // per request: the call fails
+  bool reward_refuses = false;              // every request: an argument is wrong
+  double load_error = 0;                    // per load
+  double release_error = 0;                 // per release and reset
+  uint64_t releases_until_ms = UINT64_MAX;  // all of them fail from here ...
+  uint64_t releases_from_ms = UINT64_MAX;   // ... to here, in the world's time
+  double unpin_error = 0;                   // per unpin
   bool reward_service = true;
   bool generators = true;
   uint32_t slow_generator_ms = 0;    // generator-0 takes this much longer
@@ -153,6 +157,17 @@ class World {
   void Join(const std::string& worker_id, WorkerRole role) {
     WorkerReady ready;
     ready.name = {worker_id, std::to_string(++incarnations_)};
+    holds_.erase(worker_id);
+    Introduce(ready, role);
+  }
+  // The same life is introduced once more.
+  void JoinAgain(const std::string& worker_id, WorkerRole role) {
+    WorkerReady ready;
+    ready.name = workers_.at(worker_id);
+    Introduce(ready, role);
+  }
+  void Introduce(WorkerReady ready, WorkerRole role) {
+    const std::string worker_id = ready.name.worker_id;
     ready.role = role;
     ready.max_versions = options_.max_versions;
     ready.max_running_sequences = options_.max_running_sequences;
@@ -161,20 +176,25 @@ class World {
     Deliver(ready);
   }
 
-  // Checks after the end: I1 for every admitted group of a job.
-  void CheckEveryGroupEndedOnce() {
-    std::map<GroupId, int> admitted, closed;
+  // Checks after the end: I1 for every admitted group of a job: it was trained, or it was closed
+  // with a reason, never both.
+  void CheckEveryGroupEndedOnce(const std::string& job_id = "job-1") {
+    std::map<GroupId, int> admitted, closed, ended;
     std::set<GroupId> trainable, trained;
     std::set<Step> done;
     std::map<Step, std::vector<SampleId>> planned;
     std::map<SampleId, GroupId> group_of;
     for (const Fact& fact : facts) {
+      if (fact.job_id != job_id) continue;
       if (const auto* f = std::get_if<GroupAdmitted>(&fact.body)) ++admitted[f->group];
       if (const auto* f = std::get_if<SampleGenerated>(&fact.body)) group_of[f->sample] = f->group;
       if (const auto* f = std::get_if<GroupClosed>(&fact.body)) {
-        ++closed[f->group];
-        if (f->trainable) trainable.insert(f->group);
-        if (!f->trainable) {
+        EXPECT_EQ(ended[f->group], 0) << "closed after its end";
+        if (f->trainable) {
+          ++closed[f->group];
+          trainable.insert(f->group);
+        } else {
+          ++ended[f->group];
           EXPECT_FALSE(f->reason.empty());
         }
       }
@@ -185,15 +205,17 @@ class World {
         for (const SampleId sample : planned.at(f->report.step)) groups.insert(group_of.at(sample));
         for (const GroupId group : groups) {
           EXPECT_TRUE(trained.insert(group).second) << "trained twice";
+          ++ended[group];
           EXPECT_TRUE(trainable.count(group) != 0) << "trained but not trainable";
         }
       }
     }
     for (const auto& [group, times] : admitted) {
       EXPECT_EQ(times, 1) << group.value;
-      EXPECT_EQ(closed[group], 1) << group.value;
+      EXPECT_LE(closed[group], 1) << group.value;
+      EXPECT_EQ(ended[group], 1) << group.value;
     }
-    EXPECT_EQ(closed.size(), admitted.size());
+    EXPECT_EQ(ended.size(), admitted.size());
     // A trainable group of a step that is done was trained; no other step may be done.
     for (const GroupId group : trainable) {
       if (done.count(StepOf(group)) != 0) {
@@ -210,6 +232,8 @@ class World {
   std::vector<std::string> messages;
   std::vector<StepReport> step_reports;
   uint64_t rollouts_started = 0;
+  uint64_t resets = 0;
+  std::map<Step, std::set<uint32_t>> rollout_deadlines;  // of training
   uint64_t score_requests = 0;
   uint32_t evaluations_running_max = 0;
 
@@ -287,8 +311,28 @@ class World {
     const ReleaseVersion release = a;
     At(Delay(), [this, release] {
       if (!Alive(release.worker)) return;
-      holds_[release.worker.worker_id].erase({release.evaluation, release.version});
-      Deliver(VersionReleased{release.worker, release.run_id, release.version, release.evaluation});
+      const Status status = ReleaseStatus();
+      if (status.ok()) {
+        holds_[release.worker.worker_id].erase({release.evaluation, release.version});
+      }
+      Deliver(VersionReleased{release.worker, release.run_id, release.version, release.evaluation,
+                              status});
+    });
+  }
+  Status ReleaseStatus() {
+    const bool dead = options_.releases_until_ms != UINT64_MAX &&
+                      now_ - start_ >= Millis(options_.releases_until_ms) &&
+                      now_ - start_ < Millis(options_.releases_from_ms);
+    return dead || dice_.Chance(options_.release_error) ? Unavailable("simulated") : OkStatus();
+  }
+  void Do(const ResetGenerator& a) {
+    ++resets;
+    const WorkerName worker = a.worker;
+    At(Delay(), [this, worker] {
+      if (!Alive(worker)) return;
+      const Status status = ReleaseStatus();
+      if (status.ok()) holds_[worker.worker_id].clear();
+      Deliver(GeneratorReset{worker, status});
     });
   }
   static std::shared_ptr<const Reply> MakeReply(SampleId sample, PolicyVersion version,
@@ -304,6 +348,7 @@ class World {
   }
   void Do(const StartRollout& a) {
     ++rollouts_started;
+    if (!a.evaluation) rollout_deadlines[StepOf(a.group)].insert(a.deadline_ms);
     if (options_.drop_rollouts) return;
     EXPECT_TRUE(holds_[a.worker.worker_id].count({a.evaluation, a.version}) != 0)
         << "a rollout of a version that is not held";
@@ -455,12 +500,15 @@ class World {
       }
     }
     At(Delay(), [this, unpin] {
-      pinned_.reset();
-      Deliver(EvaluationUnpinned{unpin.run_id, unpin.version, OkStatus()});
+      const bool fails = dice_.Chance(options_.unpin_error);
+      if (!fails) pinned_.reset();
+      Deliver(EvaluationUnpinned{unpin.run_id, unpin.version,
+                                 fails ? Unavailable("simulated") : OkStatus()});
     });
   }
   void Do(const EndRun& a) {
     const std::string run = a.run_id;
+    pinned_.reset();  // with everything of the run
     At(Delay(), [this, run] { Deliver(RunEnded{run}); });
   }
   void Do(const ReportJob&) {}
@@ -470,7 +518,8 @@ class World {
 
   WorldOptions options_;
   Dice dice_;
-  Instant now_{Millis(1000000)};
+  const Instant start_{Millis(1000000)};
+  Instant now_ = start_;
   std::multimap<Instant, std::function<void()>> agenda_;
   std::map<std::string, WorkerName> workers_;
   uint64_t incarnations_ = 0;

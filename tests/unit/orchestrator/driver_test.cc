@@ -182,6 +182,7 @@ struct FakePorts final : GeneratorPort,
   void Release(const ReleaseVersion&) override { log.push_back("release"); }
   void Start(const StartRollout&) override { log.push_back("rollout"); }
   void Cancel(const CancelRollouts&) override { log.push_back("cancel"); }
+  void Reset(const ResetGenerator&) override { log.push_back("reset"); }
   void Start(const StartRun&) override { log.push_back("start_run"); }
   void Train(const TrainStep&) override { log.push_back("train"); }
   void End(const EndRun&, std::function<void()> done) override {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <limits>
 
+#include "orchestrator/reports.h"
 #include "tests/support/orchestrator_simulation.h"
 
 namespace titan::orchestrator {
@@ -72,6 +73,8 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
       {"training.max_gradient_norm", [&](JobSpec& s) { s.training.max_gradient_norm = nan; }},
       {"training.max_gradient_norm", [&](JobSpec& s) { s.training.max_gradient_norm = inf; }},
       {"training.shards", [](JobSpec& s) { s.training.shards = 3; }},
+      {"training.shards", [](JobSpec& s) { s.training.shards = 2048; }},
+      {"schedule.max_age", [](JobSpec& s) { s.schedule.max_age = 65; }},
       {"parity.share", [](JobSpec& s) { s.parity.share = 1.5; }},
       {"parity.on_difference", [](JobSpec& s) { s.parity.on_difference = "ignore"; }},
       {"deadlines.step_ms", [](JobSpec& s) { s.deadlines.step_ms = 0; }},
@@ -96,6 +99,27 @@ TEST(JobSpecTest, FieldsWithoutEffectWarnOnlyWhenGiven) {
   spec.given = {"schedule.max_candidates", "parity.share", "evaluation.every_steps",
                 "training.beta1"};
   EXPECT_EQ(CheckJobSpec(spec).warnings.size(), 3u);
+}
+
+TEST(JobSpecTest, TheJournalIsEstimatedWithEveryCandidate) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.max_candidates = 8;
+  spec.schedule.on_untrainable = "drop";
+  const uint64_t drop = JournalBytesPerStep(spec);
+  spec.schedule.on_untrainable = "replace";
+  EXPECT_EQ(JournalBytesPerStep(spec) - 1000, 8 * (drop - 1000));
+}
+
+TEST(ReportsTest, ANanOfParityIsNotHidden) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ParityTotals totals;
+  totals.Add({0.5, 1, 10});
+  totals.Add({0.25, 1, 10});
+  EXPECT_EQ(totals.logprob_difference_max, 0.5);
+  totals.Add({nan, 1, 10});
+  totals.Add({0.75, 1, 10});
+  EXPECT_TRUE(std::isnan(totals.logprob_difference_max));
+  EXPECT_EQ(totals.tokens_differing, 4u);
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ WorldOptions Rough(uint64_t seed) {
   options.reward_fault = 0.05;
   options.reward_error = 0.05;
   options.load_error = 0.1;
+  options.release_error = 0.2;
+  options.unpin_error = 0.2;
   options.slow_generator_ms = seed % 2 == 0 ? 300 : 0;
   return options;
 }
@@ -238,7 +240,8 @@ TEST(RunEngineTest, EvaluationsAreMadeAtStartEveryKAndEnd) {
   JobSpec spec = MakeSpec();
   spec.schedule.steps = 7;
   WorldOptions options;
-  options.train_ms = 3000;  // time enough for each evaluation
+  options.train_ms = 20000;  // time enough for each evaluation
+  options.unpin_error = 0.6;
   World world{options};
   world.Submit("job-1", spec);
   world.Run();
@@ -305,6 +308,8 @@ TEST(RunEngineTest, CancelEndsEveryGroup) {
     EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
     EXPECT_EQ(world.Job("job-1").reason, "enough");
     EXPECT_EQ(world.Job("job-2").state, JobState::kSucceeded) << world.Job("job-2").reason;
+    world.CheckEveryGroupEndedOnce("job-1");
+    world.CheckEveryGroupEndedOnce("job-2");
   }
   World world{WorldOptions{}};
   world.Submit("job-1", MakeSpec());
@@ -313,6 +318,91 @@ TEST(RunEngineTest, CancelEndsEveryGroup) {
   world.Run();
   EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
   world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, GroupsThatWaitForTheirTrainingEndWithTheJob) {
+  WorldOptions options;
+  options.train_ms = 100000;
+  World world{options};
+  world.Submit("job-1", MakeSpec());
+  world.RunFor(20000);  // step 0 trains, step 1 is complete
+  const auto closed_trainable = [&] {
+    return std::count_if(world.facts.begin(), world.facts.end(), [](const Fact& fact) {
+      const auto* f = std::get_if<GroupClosed>(&fact.body);
+      return f != nullptr && f->trainable;
+    });
+  };
+  ASSERT_EQ(closed_trainable(), 8);
+  world.Deliver(CancelJob{"job-1", "c", "enough"});
+  world.Run();
+  world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, AGeneratorThatGivesNothingBackIsResetBeforeTheNextJob) {
+  WorldOptions options;
+  options.releases_until_ms = 0;
+  options.releases_from_ms = 60000;
+  options.max_versions = 2;
+  World world{options};
+  world.Submit("job-1", MakeSpec());
+  world.Submit("job-2", MakeSpec());
+  world.RunFor(5000);
+  world.Deliver(CancelJob{"job-1", "c", "enough"});
+  world.RunFor(30000);
+  EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
+  EXPECT_GT(world.resets, 2u);  // tried again
+  world.Run();
+  EXPECT_EQ(world.Job("job-2").state, JobState::kSucceeded) << world.Job("job-2").reason;
+  world.CheckEveryGroupEndedOnce("job-2");
+}
+
+TEST(RunEngineTest, AGeneratorMayBeIntroducedTwice) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    WorldOptions options;
+    options.seed = seed;
+    World world{options};
+    world.Submit("job-1", MakeSpec());
+    world.RunFor(300);
+    for (int i = 0; i < 20; ++i) {
+      world.RunFor(20 + seed);
+      world.JoinAgain("generator-0", WorkerRole::kGenerator);
+    }
+    world.Join("generator-1", WorkerRole::kGenerator);  // another life, its end was not told
+    world.Run();
+    EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
+    world.CheckEveryGroupEndedOnce();
+  }
+}
+
+TEST(RunEngineTest, StepZeroHasItsOwnDeadline) {
+  JobSpec spec = MakeSpec();
+  spec.deadlines.first_step_ms = 900000;
+  spec.deadlines.step_ms = 70000;
+  World world{WorldOptions{}};
+  world.Submit("job-1", spec);
+  world.Run();
+  ASSERT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
+  for (const TrainStep& step : world.train_steps) {
+    EXPECT_EQ(step.deadline_ms, step.step == 0 ? 900000u : 70000u);
+  }
+  for (const auto& [step, deadlines] : world.rollout_deadlines) {
+    EXPECT_EQ(deadlines, (std::set<uint32_t>{step == 0 ? 900000u : 70000u}));
+  }
+}
+
+TEST(RunEngineTest, AStepWithoutTrainingSaysSo) {
+  JobSpec spec = MakeSpec();
+  spec.schedule.on_untrainable = "drop";
+  WorldOptions options;
+  options.trainable = 0;
+  World world{options};
+  world.Submit("job-1", spec);
+  world.Run();
+  EXPECT_EQ(std::count_if(world.messages.begin(), world.messages.end(),
+                          [](const std::string& m) {
+                            return m.find("trained nothing") != std::string::npos;
+                          }),
+            8);
 }
 
 TEST(RunEngineTest, JobsRunOneAfterTheOther) {
@@ -419,11 +509,22 @@ TEST(RunEngineTest, JobsOfAnEarlierLifeEnd) {
   done.state = JobState::kSucceeded;
   running.job_id = "job-2";
   running.state = JobState::kRunning;
+  running.run_id = "run-2";
   RunEngine engine;
   engine.Restore({done, running}, Instant(Millis(5)));
   EXPECT_EQ(engine.jobs().at("job-1").state, JobState::kSucceeded);
   EXPECT_EQ(engine.jobs().at("job-2").state, JobState::kFailed);
-  EXPECT_EQ(engine.TakeActions().facts.size(), 1u);
+  const Actions actions = engine.TakeActions();
+  EXPECT_EQ(actions.facts.size(), 1u);
+  size_t ended = 0;
+  for (const Action& action : actions.actions) {
+    const auto* end = std::get_if<EndRun>(&action.body);
+    if (end == nullptr) continue;
+    ++ended;
+    EXPECT_EQ(end->run_id, "run-2");  // its slots at the store are free again
+    EXPECT_EQ(action.after_facts, 1u);
+  }
+  EXPECT_EQ(ended, 1u);
 }
 
 }  // namespace

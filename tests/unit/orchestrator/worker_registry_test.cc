@@ -67,6 +67,17 @@ TEST(WorkerRegistryTest, ADifferentContractIsRefusedByItem) {
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(MessageOf(refused).find("linear.leaves is 16 here and 8 there"), std::string::npos);
   EXPECT_TRUE(registry.Register(Worker("g", "1", WorkerRole::kGenerator), At(0)).ok());
+  // Items of the trainer alone do not hide the one that differs.
+  WorkerRegistry training(Millis(5000));
+  WorkerRecord trainer = Worker("trainer", "1", WorkerRole::kTrainer);
+  trainer.contract.items["attention_backward"] = "f32";
+  trainer.contract.items["optimizer"] = "adamw";
+  ASSERT_TRUE(training.Register(trainer, At(0)).ok());
+  EXPECT_TRUE(training.Register(Worker("g", "1", WorkerRole::kGenerator), At(0)).ok());
+  const Status other =
+      training.Register(Worker("h", "1", WorkerRole::kGenerator, "16"), At(0)).status();
+  EXPECT_NE(MessageOf(other).find("linear.leaves is 16 here and 8 there"), std::string::npos)
+      << MessageOf(other);
   // A reward service has no contract.
   EXPECT_TRUE(registry.Register(Worker("r", "1", WorkerRole::kReward, "16"), At(0)).ok());
 }
