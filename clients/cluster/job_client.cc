@@ -155,7 +155,8 @@ StatusOr<ListWorkersResponse> JobClient::ListWorkers() {
 
 StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequence,
                                const std::function<void(const WatchJobResponse&)>& on_event) {
-  auto last_event = steady_clock::now();
+  bool broken = false;
+  auto broken_since = steady_clock::now();
   for (;;) {
     WatchJobRequest request;
     request.set_job_id(job_id);
@@ -167,10 +168,11 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
       if (stop_watching_) return Cancelled("watching was ended");
       watching_ = &context;
     }
+    const auto opened = steady_clock::now();
     auto reader = stub_->WatchJob(&context, request);
     WatchJobResponse event;
     while (reader->Read(&event)) {
-      last_event = steady_clock::now();
+      broken = false;
       after_sequence = std::max(after_sequence, event.sequence());
       on_event(event);
     }
@@ -186,7 +188,11 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
       if (job.ok() && IsFinal(job->state())) return job;
       if (!job.ok() && job.status().code() != StatusCode::kUnavailable) return job.status();
     }
-    if (steady_clock::now() - last_event > kWatchPatience) {
+    // From the first break on; a stream that was open for longer than that was whole.
+    const auto now = steady_clock::now();
+    if (!broken || now - opened > kWatchPatience) broken_since = now;
+    broken = true;
+    if (now - broken_since > kWatchPatience) {
       return status.ok()
                  ? Unavailable("the event stream of " + job_id + " ends before the job does")
                  : Annotate(rpc::FromGrpc(status), "watching " + job_id);

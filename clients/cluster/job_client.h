@@ -38,7 +38,7 @@ class JobClient {
   StatusOr<orchestrator::v1::ListWorkersResponse> ListWorkers();
 
   // Feeds every event after `after_sequence` to on_event until the job has ended; answers the job.
-  // A stream that breaks is opened again where it stood, for up to 15 s without a new event.
+  // A stream that breaks is opened again where it stood, for up to 15 s after it broke.
   // Cancelled: StopWatching.
   StatusOr<orchestrator::v1::Job> Watch(
       const std::string& job_id, uint64_t after_sequence,

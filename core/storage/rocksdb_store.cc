@@ -29,8 +29,9 @@ rocksdb::Options OptionsOfStore() {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.paranoid_checks = true;
-  // A torn tail of the log is what was never acknowledged as synced; anything else is corruption.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  // A torn last record of the log was never acknowledged as synced and is dropped. A record in the
+  // middle that is damaged is corruption, and the store does not open: what follows it was synced.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.compression = rocksdb::kNoCompression;  // small records
   options.write_buffer_size = 8u << 20;
   options.max_background_jobs = 2;

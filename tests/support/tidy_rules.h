@@ -120,7 +120,8 @@ inline bool IsTorchInclude(std::string_view include) {
 
 // ---- g++ 12 destroys a temporary closure inside a co_await expression twice
 
-// A lambda among the arguments of what is awaited, before the statement's end.
+// A lambda, or a value made by Name{...}, among the arguments of what is awaited, before the
+// statement's end.
 inline Findings CheckAwaitedClosures(const SourceFile& file) {
   Findings findings;
   if (!IsCpp(file.path)) return findings;
@@ -136,6 +137,21 @@ inline Findings CheckAwaitedClosures(const SourceFile& file) {
       findings.push_back(At(file.path, line) +
                          "a lambda inside a co_await expression; give it a name before (g++ 12 "
                          "destroys such a temporary twice)");
+    }
+    int depth = 0;
+    for (size_t i = at; i < code.size() && code[i] != ';' && depth >= 0; ++i) {
+      if (code[i] == '(') ++depth;
+      if (code[i] == ')') --depth;
+      if (code[i] != '{') continue;
+      const auto before = static_cast<unsigned char>(code[i - 1]);
+      if (depth == 0) break;
+      if (std::isalnum(before) == 0 && before != '_' && before != '>') continue;
+      const auto line = 1 + static_cast<size_t>(std::count(
+                                code.begin(), code.begin() + static_cast<std::ptrdiff_t>(i), '\n'));
+      findings.push_back(At(file.path, line) +
+                         "an aggregate made inside a co_await expression; give it a name before "
+                         "(g++ 12 destroys such a temporary twice)");
+      break;
     }
   }
   return findings;

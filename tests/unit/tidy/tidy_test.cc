@@ -128,6 +128,13 @@ TEST(TidyRule, AwaitedClosures) {
       ElementsAre(HasSubstr("a.cc:4: ")));
   EXPECT_THAT(CheckAwaitedClosures({"a.cc", "co_await Run(1, [&](int i) { return i; });"}),
               ElementsAre(HasSubstr("a.cc:1: ")));
+  EXPECT_THAT(CheckAwaitedClosures(
+                  {"a.cc", "x =\n  co_await Run({1}, Options{1, \"a\"});\nuse(Options{2});"}),
+              ElementsAre(HasSubstr("a.cc:2: ")));
+  EXPECT_THAT(CheckAwaitedClosures({"a.cc",
+                                    "if (co_await Done()) {\n}\nwhile (true) { use(A{}); }\n"
+                                    "RETURN_IF(co_await f(a)) + g(B{1});"}),
+              IsEmpty());
   EXPECT_THAT(CheckAwaitedClosures({"a.cc",
                                     "auto f = [k] { return k; };\nco_await Run(f, a[1], b[i]);\n"
                                     "x = Run([k] { return 1; });"}),

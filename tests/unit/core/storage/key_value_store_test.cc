@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <random>
 
@@ -204,6 +205,49 @@ TEST(KeyValueStoreTest, BigEndianKeysSortAsNumbers) {
   EXPECT_EQ(PrefixEnd("ab"), "ac");
   EXPECT_EQ(PrefixEnd("a\xff"), "b");
   EXPECT_EQ(PrefixEnd("\xff\xff"), "");
+}
+
+// Fifty synced records in a log that was not yet taken over; returns the log's file.
+std::string WriteLog(const std::string& folder) {
+  {
+    auto store = OpenRocksDbStore(folder);
+    EXPECT_TRUE(store.ok()) << store.status();
+    for (int i = 100; i < 150; ++i) {
+      WriteBatch batch;
+      batch.Put("key-" + std::to_string(i), std::string(100, 'v'));
+      EXPECT_TRUE((*store)->Write(batch, Durability::kSynced).ok());
+    }
+  }
+  std::string log;
+  uintmax_t size = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".log" && entry.file_size() > size) {
+      size = entry.file_size();
+      log = entry.path().string();
+    }
+  }
+  EXPECT_GT(size, 5000u);
+  return log;
+}
+
+TEST(RocksDbStoreTest, ADamagedRecordInTheMiddleOfTheLogIsReported) {
+  TemporaryFolder folder;
+  const std::string log = WriteLog(folder.path() + "/db");
+  std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(std::filesystem::file_size(log) / 2));
+  file.put('\x7f');
+  file.close();
+  const auto store = OpenRocksDbStore(folder.path() + "/db");
+  EXPECT_EQ(store.status().code(), StatusCode::kDataLoss) << store.status();
+}
+
+TEST(RocksDbStoreTest, ATornLastRecordIsDropped) {
+  TemporaryFolder folder;
+  const std::string log = WriteLog(folder.path() + "/db");
+  std::filesystem::resize_file(log, std::filesystem::file_size(log) - 3);
+  const auto store = OpenRocksDbStore(folder.path() + "/db");
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ(Contents(**store, "key-").size(), 49u);
 }
 
 }  // namespace
