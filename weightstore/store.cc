@@ -22,7 +22,7 @@ Status ShutDown() { return Unavailable("the weight store is shutting down"); }
 Store::Store(storage::KeyValueStore& index_store, StoreOptions options)
     : options_(std::move(options)),
       index_(index_store),
-      state_(options_.first_number, options_.lease_ttl_ms) {
+      state_(options_.first_number, options_.lease_ttl_ms, options_.reader_patience_ms) {
   stats_.memory_limit_bytes = options_.memory_limit_bytes;
 }
 
@@ -137,6 +137,7 @@ StatusOr<std::optional<BeginResult>> Store::TryBeginVersion(const std::string& r
                          state_.BeginVersion(run_id, epoch, version, options_.monotonic_ms()));
   Settle();
   BeginResult result;
+  *blockers = std::move(outcome.blockers);
   switch (outcome.kind) {
     case StoreState::BeginOutcome::Kind::kOpened:
       result.grant = outcome.grant;
@@ -145,7 +146,6 @@ StatusOr<std::optional<BeginResult>> Store::TryBeginVersion(const std::string& r
       result.recorded_digest = outcome.digest;
       break;
     case StoreState::BeginOutcome::Kind::kBlocked:
-      *blockers = std::move(outcome.blockers);
       return std::optional<BeginResult>();
   }
   return std::optional<BeginResult>(result);

@@ -37,6 +37,7 @@ namespace titan::weightstore {
 struct StoreOptions {
   uint64_t memory_limit_bytes = 0;        // of all slots together
   int64_t lease_ttl_ms = 10'000;          // of leases that are not mapped
+  int64_t reader_patience_ms = 15'000;    // a full ring waits this long for late readers
   int hash_threads = 1;                   // at least 1
   uint64_t first_number = 1;              // differs between lives of the daemon (StoreState)
   std::function<int64_t()> unix_ms;       // wall clock, for records only
@@ -79,7 +80,8 @@ class Store final : public LeaderPort, public SlotSource {
                                uint64_t version, bool evaluation) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
-  // BeginVersion without waiting: nullopt = the ring is full, *blockers names who holds it.
+  // BeginVersion without waiting: nullopt = the ring is full, *blockers names who holds it. With a
+  // result, *blockers names the leases that were ended for it; empty: none.
   StatusOr<std::optional<BeginResult>> TryBeginVersion(const std::string& run_id, uint64_t epoch,
                                                        uint64_t version, std::string* blockers);
 

@@ -40,8 +40,10 @@ Status CheckRunId(const std::string& run_id) {
   return OkStatus();
 }
 
-StoreState::StoreState(uint64_t first_number, int64_t lease_ttl_ms)
-    : lease_ttl_ms_(lease_ttl_ms), next_number_(std::max<uint64_t>(first_number, 1)) {}
+StoreState::StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t reader_patience_ms)
+    : lease_ttl_ms_(lease_ttl_ms),
+      reader_patience_ms_(reader_patience_ms),
+      next_number_(std::max<uint64_t>(first_number, 1)) {}
 
 // ---------------------------------------------------------------------------------------- restore
 
@@ -200,6 +202,7 @@ void StoreState::ApplyRegistration(const std::string& run_id, const Registration
   AbortInProgress(run);
   run.record = plan.record;
   run.newest_opened = 0;
+  run.blocked_since_ms.reset();
   std::vector<uint64_t> idle;
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id == run_id && slot.epoch != 0 && !slot.version.has_value())
@@ -315,12 +318,23 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
                            std::to_string(run->newest_opened) + "; an epoch opens them in order");
   }
   RetireUnneeded(*run, version, !FindFreeSlot(run_id, *run).has_value());
-  const std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
+  std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
+  if (!free.has_value()) {
+    outcome.blockers = DescribeBlockers(run_id, *run, now_ms);
+    if (!run->blocked_since_ms.has_value()) run->blocked_since_ms = now_ms;
+    if (now_ms - *run->blocked_since_ms >= reader_patience_ms_) {
+      // No step that is still to be generated needs a retired version, so its readers are stopped
+      // or late. They find out by the slot's header.
+      const std::string fenced = FenceOldestBlocker(*run);
+      if (!fenced.empty()) outcome.blockers = fenced;
+      free = FindFreeSlot(run_id, *run);
+    }
+  }
   if (!free.has_value()) {
     outcome.kind = BeginOutcome::Kind::kBlocked;
-    outcome.blockers = DescribeBlockers(run_id, *run, now_ms);
     return outcome;
   }
+  run->blocked_since_ms.reset();
   Version& entry = run->versions[version];
   entry.state = VersionState::kOpen;
   entry.slot_id = *free;
@@ -330,6 +344,28 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
   run->newest_opened = version;
   outcome.grant = slots_.at(*free).grant;
   return outcome;
+}
+
+std::string StoreState::FenceOldestBlocker(Run& run) {
+  for (auto& [number, version] : run.versions) {
+    if (version.state != VersionState::kRetired) continue;
+    const uint64_t slot_id = version.slot_id;
+    if (slots_.at(slot_id).epoch != run.record.trainer_epoch) continue;
+    std::string text = "version " + std::to_string(number) + " was taken from";
+    bool copied = false;
+    for (const auto& [lease_id, lease] : leases_) {
+      if (lease.slot_id != slot_id) continue;
+      text += " " + lease.holder;
+      copied |= lease.holder == kEvaluationCopy;
+    }
+    if (copied) continue;
+    EndLeasesOf(slot_id);
+    RaiseGrant(slot_id, number, version.digest);
+    version.state = VersionState::kFree;
+    ReleaseSlot(run, version);
+    return text;
+  }
+  return "";
 }
 
 std::string StoreState::DescribeBlockers(const std::string& run_id, const Run& run,

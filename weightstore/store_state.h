@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/hash.h"
@@ -79,13 +80,17 @@ struct Effects {
 // slow reader may still hold) and one for evaluation.
 inline constexpr uint32_t kSparesOfRing = 3;
 
+// Who holds the lease of a copy into the evaluation slot.
+inline constexpr std::string_view kEvaluationCopy = "evaluation copy";
+
 // Not thread-safe.
 class StoreState {
  public:
   // first_number: where grant numbers, lease ids and slot ids start; must differ between lives of a
   // daemon, so that a stale number of an earlier life is refused. Leases that are not mapped end
-  // after lease_ttl_ms.
-  StoreState(uint64_t first_number, int64_t lease_ttl_ms);
+  // after lease_ttl_ms. A BeginVersion that was blocked for reader_patience_ms takes the oldest
+  // retired version from its readers.
+  StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t reader_patience_ms = 15'000);
 
   // --- from the index, before anything else. Versions come back as LOST. DataLoss: records of a
   // run are not consecutive from 0, or a version of no run.
@@ -116,7 +121,7 @@ class StoreState {
     enum class Kind { kOpened, kRecorded, kBlocked } kind = Kind::kOpened;
     uint64_t grant = 0;    // kOpened
     Hash128 digest;        // kRecorded
-    std::string blockers;  // kBlocked: names the leases
+    std::string blockers;  // kBlocked: names the leases; kOpened: those that were ended for it
   };
   StatusOr<BeginOutcome> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                       int64_t now_ms);
@@ -226,8 +231,9 @@ class StoreState {
     RunRecord record;
     bool writer_alive = false;  // the current epoch has slots and its writer is connected
     std::map<uint64_t, Version> versions;
-    std::optional<uint64_t> in_progress;  // the version that is OPEN or SEALED
-    uint64_t newest_opened = 0;           // by the current epoch
+    std::optional<uint64_t> in_progress;      // the version that is OPEN or SEALED
+    uint64_t newest_opened = 0;               // by the current epoch
+    std::optional<int64_t> blocked_since_ms;  // BeginVersion finds the ring full since then
     Evaluation evaluation;
     uint64_t num_records = 0;  // they are 0..num_records-1
   };
@@ -258,10 +264,14 @@ class StoreState {
   // The oldest version that generators may still need while `beginning` is written.
   static uint64_t OldestNeeded(const Run& run, uint64_t beginning);
   void RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full);
+  // Ends the leases on the oldest retired version in the ring, and says whose they were; empty:
+  // there is none. Copies into the evaluation slot are left alone: they end by themselves.
+  std::string FenceOldestBlocker(Run& run);
   std::optional<uint64_t> FindFreeSlot(const std::string& run_id, const Run& run) const;
   std::string DescribeBlockers(const std::string& run_id, const Run& run, int64_t now_ms) const;
 
   const int64_t lease_ttl_ms_;
+  const int64_t reader_patience_ms_;
   uint64_t next_number_;
   uint64_t orchestrator_epoch_ = 0;
   std::map<std::string, Run> runs_;

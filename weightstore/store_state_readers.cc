@@ -137,8 +137,8 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
                             std::to_string(lease_id) + " of " + lease.holder);
     }
   }
-  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
-                         AcquireLease("evaluation copy", run_id, version, false, now_ms));
+  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source, AcquireLease(std::string(kEvaluationCopy), run_id,
+                                                               version, false, now_ms));
   LeaseState& copying = leases_.at(source.lease_id);
   copying.mapped = true;  // no ttl: FinishPin ends it
   evaluation.state = EvaluationState::kCopying;

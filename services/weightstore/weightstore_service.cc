@@ -117,6 +117,10 @@ asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begi
         store_.TryBeginVersion(request.run_id(), request.epoch(), request.version(), &blockers);
     if (!result.ok()) co_return ReasonToRpc(result.status());
     if (result->has_value()) {
+      if (!blockers.empty()) {
+        TITAN_LOG(kWarning, "readers_fenced", {"run_id", request.run_id()},
+                  {"version", request.version()}, {"readers", blockers});
+      }
       v1::BeginVersionResponse response;
       response.set_grant((*result)->grant);
       if ((*result)->recorded_digest.has_value()) {

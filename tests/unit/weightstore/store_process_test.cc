@@ -278,6 +278,28 @@ TEST(StoreProcessTest, APausedReaderThatWasFencedFindsOutOnWaking) {
   EXPECT_EQ(reader.Receive(), ~uint64_t{1});
 }
 
+TEST(StoreProcessTest, APausedReaderDoesNotBlockTheRingForEver) {
+  Host host;
+  auto publisher = host.Register();
+  for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
+  Child paused([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  Child other([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  SendLease(paused, *host.store().AcquireLease("generator-0", "run", 0, false));
+  SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
+  ASSERT_EQ(paused.Receive(), 0u);
+  ASSERT_EQ(other.Receive(), 1u);
+  paused.Signal(SIGSTOP);
+  Publish(*publisher, 2);
+  EXPECT_EQ(publisher->Begin(3, milliseconds(20)).status().code(), StatusCode::kResourceExhausted);
+  host.now_ms = host.now_ms + 15'000;
+  Publish(*publisher, 3);
+  other.Send(0);
+  EXPECT_EQ(other.Receive(), 1u);  // its version was not touched
+  paused.Send(0);
+  paused.Signal(SIGCONT);
+  EXPECT_EQ(paused.Receive(), ~uint64_t{1});
+}
+
 TEST(StoreProcessTest, ReadersKeepTheirMemoryWhenTheStoreDies) {
   Host host;
   auto publisher = host.Register();

@@ -176,6 +176,35 @@ TEST_F(StoreStateTest, AFullRingNamesTheLeaseThatBlocks) {
   Publish(epoch, 4);
 }
 
+TEST_F(StoreStateTest, AReaderThatBlocksTheRingForLongIsFenced) {
+  const uint64_t epoch = Register(/*max_age=*/1);  // 4 slots
+  for (uint64_t v = 0; v < 4; ++v) Publish(epoch, v);
+  const auto stopped = state_.AcquireLease("stopped", "run", 0, false, 0);
+  ASSERT_TRUE(state_.MapLease(stopped->lease_id, stopped->grant, 0).ok());
+  const auto alive = state_.AcquireLease("alive", "run", 2, false, 0);
+  ASSERT_TRUE(state_.MapLease(alive->lease_id, alive->grant, 0).ok());
+  const auto late = state_.AcquireLease("late", "run", 1, false, 0);
+  ASSERT_TRUE(state_.MapLease(late->lease_id, late->grant, 0).ok());
+  ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 1000)->kind, Kind::kBlocked);
+  ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 15999)->kind, Kind::kBlocked);
+  state_.TakeEffects();
+  const auto opened = state_.BeginVersion("run", epoch, 4, 16000);
+  ASSERT_TRUE(opened.ok());
+  ASSERT_EQ(opened->kind, Kind::kOpened);
+  EXPECT_EQ(opened->blockers, "version 0 was taken from stopped");
+  EXPECT_GT(opened->grant, stopped->grant);
+  EXPECT_FALSE(state_.TakeEffects().headers.empty());  // its reader finds out
+  EXPECT_FALSE(state_.ReleaseLease(stopped->lease_id));
+  // What generators may still need is not taken from anyone.
+  EXPECT_EQ(StateOf(2), VersionState::kCommitted);
+  // The next wait is counted anew, and one version is enough.
+  Publish(epoch, 4);
+  ASSERT_EQ(state_.BeginVersion("run", epoch, 5, 40000)->kind, Kind::kBlocked);
+  ASSERT_EQ(state_.BeginVersion("run", epoch, 5, 54999)->kind, Kind::kBlocked);
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 5, 55000)->blockers, "version 1 was taken from late");
+  EXPECT_TRUE(state_.ReleaseLease(alive->lease_id));
+}
+
 TEST_F(StoreStateTest, LeasesThatAreNotMappedExpireAndMappedOnesDoNot) {
   const uint64_t epoch = Register();
   Publish(epoch, 0);
