@@ -351,21 +351,4 @@ std::string DigestOf(std::span<const ContractItem> items) {
   return ToHex(Hash128Of(text.data(), text.size(), kHashSeed));
 }
 
-std::string FirstDifference(std::span<const ContractItem> here,
-                            std::span<const ContractItem> there) {
-  for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
-    if (i >= there.size())
-      return "item " + here[i].name + ": " + here[i].value + " here, absent there";
-    if (i >= here.size())
-      return "item " + there[i].name + ": absent here, " + there[i].value + " there";
-    if (here[i].name != there[i].name) {
-      return "item " + here[i].name + " here stands where " + there[i].name + " stands there";
-    }
-    if (here[i].value != there[i].value) {
-      return "item " + here[i].name + ": " + here[i].value + " here, " + there[i].value + " there";
-    }
-  }
-  return "";
-}
-
 }  // namespace titan::kernels

@@ -34,11 +34,6 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool);
 // 32 hex digits (xxh3-128) over the items as lines "name=value", in the order given.
 std::string DigestOf(std::span<const ContractItem> items);
 
-// The first difference, named: "item canned.rope: 0123... here, 4567... there"; empty when the
-// lists are equal. An item that only one side has is a difference.
-std::string FirstDifference(std::span<const ContractItem> here,
-                            std::span<const ContractItem> there);
-
 }  // namespace titan::kernels
 
 #endif  // TITAN_CORE_KERNELS_DIGEST_H_

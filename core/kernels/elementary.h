@@ -13,7 +13,6 @@
 //   either
 //     sign) -> -inf, +inf -> +inf. Else x = 2^e m with m in [sqrt(1/2), sqrt 2), f = m - 1,
 //     log x = (f - f^2/2 + f^3 P(f)) + e ln2, ln2 in two parts.
-//   DSigmoid(x) = 1 / (1 + DExp(-x)), DSilu(x) = x / (1 + DExp(-x)), IEEE addition and division.
 //   DExpm1(x): |x| < 2^-25 -> x, x >= 60 -> DExp(x), x <= -20 -> -1. Else with DExp's n and r,
 //     e = r + r^2 q(r), 2^n e + (2^n - 1) in one FMA.
 //   DLog1p(x): u = 1 + x; u = 1 -> x, +inf -> +inf; else DLog(u) * (x / (u - 1)).
@@ -100,9 +99,6 @@ inline float DLog(float x) {
   const float high = f + low;
   return std::fma(ef, kLn2Hi, high);
 }
-
-inline float DSigmoid(float x) { return 1.0f / (1.0f + DExp(-x)); }
-inline float DSilu(float x) { return x / (1.0f + DExp(-x)); }
 
 inline float DExpm1(float x) {
   using namespace elementary;

@@ -40,7 +40,8 @@ StatusOr<Isa> DetectIsa();
 // without AVX2 and FMA, so daemons call DetectIsa or SetIsa first. Thread-safe.
 Isa CurrentIsa();
 
-// Forces a set; kernels that run already finish with the old one. FailedPrecondition when the CPU
+// Forces a set. A kernel that runs meanwhile may go over to it part by part: the bits are those of
+// both. FailedPrecondition when the CPU
 // lacks it. The text form is the one of configurations: "auto", "avx2" or "avx512"; InvalidArgument
 // otherwise.
 Status SetIsa(Isa isa);

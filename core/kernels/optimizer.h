@@ -75,8 +75,8 @@ struct AdamWScalars {
 StatusOr<AdamWScalars> NextAdamWStep(const AdamWConfig& config, AdamWPowers* powers);
 
 // One tensor in place (any layout). Returns false when a new parameter or moment is NaN or
-// infinite: the caller stops, the step is lost. Parallel over elements; the calling thread must be
-// a NumericThread.
+// infinite: the caller stops, the step is lost. Parallel over elements; the pool sets the numeric
+// environment.
 bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
                const float* g, float* p, float* m, float* v);
 

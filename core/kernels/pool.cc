@@ -11,12 +11,28 @@
 namespace titan::kernels {
 namespace {
 
-// How long an idle thread spins before it sleeps: longer than the gap between two kernels of a
-// layer, shorter than what a scheduler would notice. Time decides only between spinning and
+// How long a thread without work spins before it sleeps: longer than the gap between two kernels of
+// a layer, shorter than what a scheduler would notice. Time decides only between spinning and
 // sleeping.
 constexpr std::chrono::microseconds kSpin(20);
 constexpr int kPausesPerClockRead = 16;
-constexpr int kSpinsBeforeYield = 4096;
+
+// Spins until done() or for about kSpin; the last value of done(). A short wait reads no clock.
+template <typename Done>
+bool Spin(Done done) {
+  std::chrono::steady_clock::time_point until;
+  for (int spins = 1; !done(); ++spins) {
+    _mm_pause();
+    if (spins % kPausesPerClockRead != 0) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (spins == kPausesPerClockRead) {
+      until = now + kSpin;
+    } else if (now >= until) {
+      return done();
+    }
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -55,16 +71,21 @@ void Pool::Run(int num_tasks, FunctionRef<void(int task)> body) {
     wake_.notify_all();
   }
   Work();
-  // The tail of another thread's task: short by construction, so spin, and yield when the core is
-  // shared.
-  for (int spins = 0; finished_.load(std::memory_order_acquire) < num_tasks; ++spins) {
-    if (spins < kSpinsBeforeYield) {
-      _mm_pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  AwaitOthers(num_tasks);
   busy_.store(false);
+}
+
+// The tails of the tasks that other threads have taken.
+void Pool::AwaitOthers(int num_tasks) {
+  const auto done = [&] { return finished_.load() == num_tasks; };
+  if (Spin(done)) return;
+  std::unique_lock<std::mutex> lock(mutex_);
+  // Sequentially consistent with finished_: the caller sees the last task's end, or the thread that
+  // ended it sees the caller asleep, and then takes mutex_, so its notice cannot come between the
+  // caller's look and its wait.
+  caller_sleeps_.store(true);
+  done_.wait(lock, done);
+  caller_sleeps_.store(false);
 }
 
 void Pool::Work() {
@@ -74,7 +95,12 @@ void Pool::Work() {
     if (next >= static_cast<uint32_t>(tasks >> 32)) return;
     if (!tasks_.compare_exchange_weak(tasks, tasks + 1, std::memory_order_acq_rel)) continue;
     (*body_)(static_cast<int>(next));
-    finished_.fetch_add(1, std::memory_order_release);
+    // After the last of these the caller may return and start another Run: nothing below may touch
+    // body_, and a notice that comes late wakes a caller that looks again.
+    if (finished_.fetch_add(1) + 1 == static_cast<int>(tasks >> 32) && caller_sleeps_.load()) {
+      { const std::lock_guard<std::mutex> lock(mutex_); }
+      done_.notify_one();
+    }
     tasks = tasks_.load(std::memory_order_acquire);
   }
 }
@@ -83,16 +109,11 @@ void Pool::Loop() {
   const NumericThread environment;
   uint64_t seen = 0;
   for (;;) {
-    const auto spin_until = std::chrono::steady_clock::now() + kSpin;
-    for (int spins = 1; generation_.load(std::memory_order_acquire) == seen; ++spins) {
-      _mm_pause();
-      if (spins % kPausesPerClockRead != 0 || std::chrono::steady_clock::now() < spin_until)
-        continue;
+    if (!Spin([&] { return generation_.load(std::memory_order_acquire) != seen; })) {
       std::unique_lock<std::mutex> lock(mutex_);
       sleeping_.fetch_add(1);
       wake_.wait(lock, [&] { return generation_.load() != seen; });
       sleeping_.fetch_sub(1);
-      break;
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;

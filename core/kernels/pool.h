@@ -39,9 +39,10 @@ class FunctionRef<R(Args...)> {
 };
 
 // Persistent threads; the caller of Run is one of them, so Pool(1) starts none. Idle threads spin
-// for about 20 microseconds and then sleep. The pool sets the numeric environment (isa.h) in its
-// threads, and in the caller during Run. One Run at a time: a second caller, or a task that calls
-// Run, is a bug and ends the process.
+// for about 20 microseconds and then sleep; so does the caller of Run when only tasks that others
+// have taken are left (the last of them wakes it), because several daemons share the cores. The
+// pool sets the numeric environment (isa.h) in its threads, and in the caller during Run. One Run
+// at a time: a second caller, or a task that calls Run, is a bug and ends the process.
 class Pool {
  public:
   explicit Pool(int num_threads);  // REQUIRES: 1 <= num_threads <= 1024
@@ -58,10 +59,12 @@ class Pool {
  private:
   void Loop();
   void Work();
+  void AwaitOthers(int num_tasks);
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;  // of the threads: another Run, or the end
+  std::condition_variable done_;  // of the caller of Run: its last task has returned
   // The body of the current Run; read only by a thread that has taken one of its tasks.
   const FunctionRef<void(int)>* body_ = nullptr;
   // Number of tasks << 32 | next task, one word: a thread that wakes late can take a task of the
@@ -70,6 +73,7 @@ class Pool {
   alignas(64) std::atomic<int> finished_{0};         // tasks of the current Run that have returned
   alignas(64) std::atomic<uint64_t> generation_{0};  // moves with each Run
   alignas(64) std::atomic<int> sleeping_{0};
+  std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};
 };

@@ -61,8 +61,8 @@ void ApplyRope(Pool& pool, const RopeTable& table, float* x, int64_t ldx, int64_
 void ApplyRopeBackward(Pool& pool, const RopeTable& table, float* dx, int64_t ldx, int64_t rows,
                        int num_heads, const int32_t* positions);
 
-// The double functions of the table, exposed for their test. DPow: base > 0. DSinCos: |angle| <
-// 2^25.
+// The double functions of the table, exposed for their test. DPow: base > 0. DSinCos: |angle| <=
+// 2^24 (checked), which no position of a table exceeds since inv_freq <= 1.
 double DPow(double base, double exponent);
 void DSinCos(double angle, double* sine, double* cosine);
 

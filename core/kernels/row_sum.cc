@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/kernels/row_sum.h"
 
+#include "core/base/check.h"
 #include "core/kernels/isa.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -54,8 +55,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace titan::kernels {
 
-float RowSum(const float* x, int64_t n) { return TITAN_DISPATCH(RowSum)(x, n); }
+float RowSum(const float* x, int64_t n) {
+  TITAN_DCHECK(NumericEnvironmentIsSet());
+  return TITAN_DISPATCH(RowSum)(x, n);
+}
 float RowSumProduct(const float* a, const float* b, int64_t n) {
+  TITAN_DCHECK(NumericEnvironmentIsSet());
   return TITAN_DISPATCH(RowSumProduct)(a, b, n);
 }
 void ExpOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(ExpOf)(x, n, out); }

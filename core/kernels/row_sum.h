@@ -3,8 +3,8 @@
 // The row sum of numerics.md section 3, vectorised. The row is padded with +0 to a multiple of
 // 1024; inside a chunk of 1024, lane j of 64 sums elements j, j+64, ... ascending from +0; lanes
 // are added by the tree 32, 16, ..., 1 (lane j += lane j + h); chunks are added ascending to a
-// total that starts at +0. Pure functions of the row, any thread (inside a NumericThread); nothing
-// is allocated.
+// total that starts at +0. Pure functions of the row, any thread inside a NumericThread (checked in
+// debug builds); nothing is allocated.
 #ifndef TITAN_CORE_KERNELS_ROW_SUM_H_
 #define TITAN_CORE_KERNELS_ROW_SUM_H_
 

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "core/base/philox.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/order.h"
-#include "core/kernels/pool.h"
 
 #ifndef TITAN_CORE_KERNELS_SAMPLING_TYPES_
 #define TITAN_CORE_KERNELS_SAMPLING_TYPES_
@@ -167,11 +165,13 @@ HWY_AFTER_NAMESPACE();
 namespace titan::kernels {
 
 LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_temperature) {
+  TITAN_DCHECK(NumericEnvironmentIsSet());
   std::vector<ChunkStats> chunks((vocab + kRowSumChunk - 1) / kRowSumChunk);
   return TITAN_DISPATCH(ScanRow)(logits, vocab, inv_temperature, chunks.data());
 }
 
 float EntropyOf(const float* logits, int64_t vocab, float inv_temperature) {
+  TITAN_DCHECK(NumericEnvironmentIsSet());
   std::vector<ChunkStats> chunks((vocab + kRowSumChunk - 1) / kRowSumChunk);
   const LogSoftmaxStats stats =
       TITAN_DISPATCH(ScanRow)(logits, vocab, inv_temperature, chunks.data());
@@ -216,26 +216,6 @@ StatusOr<SampledToken> SampleToken(const float* logits, int64_t vocab,
   }
   sampled.logprob = LogProbOf(logits, sampled.token, inverse, stats);
   return sampled;
-}
-
-Status SampleTokens(Pool& pool, const float* logits, int64_t ld, int64_t rows, int64_t vocab,
-                    const SampleRequest* requests, SampledToken* out) {
-  std::mutex mutex;
-  int64_t failed_row = rows;
-  Status failure = OkStatus();
-  pool.Run(static_cast<int>(rows), [&](int row) {
-    StatusOr<SampledToken> sampled = SampleToken(logits + row * ld, vocab, requests[row]);
-    if (sampled.ok()) {
-      out[row] = *sampled;
-      return;
-    }
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (row < failed_row) {
-      failed_row = row;
-      failure = Annotate(sampled.status(), "row " + std::to_string(row));
-    }
-  });
-  return failure;
 }
 
 }  // namespace titan::kernels

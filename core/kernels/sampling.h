@@ -19,15 +19,15 @@
 
 namespace titan::kernels {
 
-class Pool;
-
 struct LogSoftmaxStats {
   float max = 0.0f;      // m
   float sum = 0.0f;      // S
   float log_sum = 0.0f;  // DLog(S)
 };
 
-// Statistics of one row. A row with NaN or +inf gives NaN in log_sum, one of -inf only gives -inf.
+// Statistics of one row; the calling thread, here and in EntropyOf, is inside a NumericThread
+// (checked in debug builds). A row with NaN or +inf gives NaN in log_sum, one of -inf only gives
+// -inf.
 LogSoftmaxStats ComputeLogSoftmax(const float* logits, int64_t vocab, float inv_temperature);
 inline float LogProbOf(const float* logits, int64_t token, float inv_temperature,
                        const LogSoftmaxStats& stats) {
@@ -58,11 +58,6 @@ StatusOr<float> InverseTemperature(double temperature);
 // InvalidArgument as InverseTemperature. DataLoss: the row has NaN or +inf, or nothing but -inf.
 StatusOr<SampledToken> SampleToken(const float* logits, int64_t vocab,
                                    const SampleRequest& request);
-
-// One token per row, rows in parallel; same bits as row by row. The first failing row's status,
-// naming it.
-Status SampleTokens(Pool& pool, const float* logits, int64_t ld, int64_t rows, int64_t vocab,
-                    const SampleRequest* requests, SampledToken* out);
 
 }  // namespace titan::kernels
 

@@ -35,11 +35,6 @@ int ShardOfGroup(int64_t group, int64_t num_groups, int num_shards) {
   return static_cast<int>(group * num_shards / num_groups);
 }
 
-int DefaultNumShards(int largest_data_parallel) {
-  TITAN_CHECK(largest_data_parallel >= 1 && largest_data_parallel <= (1 << 30));
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(largest_data_parallel)));
-}
-
 int MergesAfterShard(int index) {
   TITAN_CHECK(index >= 0);
   return std::countr_one(static_cast<unsigned>(index));

@@ -42,9 +42,6 @@ std::vector<Unit> ScanUnits(std::span<const int64_t> sample_lengths);
 // num_groups). REQUIRES: 0 <= group < num_groups, Z a power of two.
 int ShardOfGroup(int64_t group, int64_t num_groups, int num_shards);
 
-// The smallest power of two >= n. REQUIRES: 1 <= n <= 2^30.
-int DefaultNumShards(int largest_data_parallel);
-
 // Balanced tree: after the buffer of shard `index` (ascending from 0) is complete, this many merges
 // "left += right" of the two newest partial sums follow (the trailing ones of index). log2(Z) + 1
 // buffers suffice at any time.

@@ -90,6 +90,13 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
                            Number(config.max_position_embeddings) + ")");
   }
   if (max_positions == 0) max_positions = config.max_position_embeddings;
+  const int64_t position_bytes = int64_t{config.head_dim} * static_cast<int64_t>(sizeof(float));
+  if (position_bytes > 0 && max_positions > kMaxRopeTableBytes / position_bytes) {
+    return ResourceExhausted("model: the rotary table of max_position_embeddings " +
+                             Number(max_positions) + " with head_dim " + Number(config.head_dim) +
+                             " would take more than " + Number(kMaxRopeTableBytes >> 20) +
+                             " MiB; lower max_position_embeddings in the model's config");
+  }
   TITAN_ASSIGN_OR_RETURN(kernels::RopeTable rope,
                          kernels::RopeTable::Create(config.head_dim, config.rope_theta,
                                                     ScalingOf(config.rope_scaling), max_positions));

@@ -18,9 +18,10 @@
 // * head dim, E = kv heads * head dim. All arrays are dense row-major binary32.
 //
 // Threads: a Decoder is immutable and may be shared. A Workspace belongs to one caller at a time.
-// The pool inside a call decides only who computes an output, never its bits. No function allocates
-// after Create. Arguments are our own: what can be wrong about a request is found by ValidateBatch;
-// the functions check bounds with TITAN_CHECK.
+// The pool inside a call decides only who computes an output, never its bits. The
+// arrays of a batch are planned in Create; kernels keep scratch for each thread that grows to the
+// largest call so far, and some take small vectors of their own. Arguments are our own: what can be
+// wrong about a request is found by ValidateBatch; the functions check bounds with TITAN_CHECK.
 #ifndef TITAN_CORE_MODEL_DECODER_H_
 #define TITAN_CORE_MODEL_DECODER_H_
 
@@ -49,10 +50,13 @@ struct ForwardBatch {
   int64_t num_rows() const { return static_cast<int64_t>(tokens.size()); }
 };
 
+inline constexpr int64_t kMaxRopeTableBytes = int64_t{2} << 30;
+
 class Decoder {
  public:
   // max_positions: longest sequence that will be asked for, at most the config's context (0 =
   // that). InvalidArgument, Unimplemented: as ParameterTable::Of; a context beyond the config's.
+  // ResourceExhausted: the rotary table of that many positions would exceed kMaxRopeTableBytes.
   static StatusOr<std::unique_ptr<const Decoder>> Create(const formats::ModelConfig& config,
                                                          int64_t max_positions = 0);
 

@@ -171,17 +171,4 @@ void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const float*
   }
 }
 
-void ReadParameterRow(const Parameter& parameter, const float* slot, int64_t row,
-                      std::span<float> out) {
-  TITAN_CHECK(static_cast<int64_t>(out.size()) == parameter.shape.back());
-  const float* in = slot + parameter.offset / static_cast<int64_t>(sizeof(float));
-  if (parameter.layout == Layout::kPanels32) {
-    TITAN_CHECK(row >= 0 && row < parameter.rows());
-    kernels::GatherRow(in, parameter.rows(), parameter.columns(), row, out.data());
-  } else {
-    TITAN_CHECK(row == 0);
-    std::memcpy(out.data(), in, out.size_bytes());
-  }
-}
-
 }  // namespace titan::model

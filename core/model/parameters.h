@@ -130,11 +130,6 @@ void StoreParameter(kernels::Pool& pool, const Parameter& parameter, std::span<c
 void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const float* slot,
                    std::span<float> values);
 
-// Floats of one logical row (last dimension) of a parameter, without unpacking the rest: for
-// digests over runs of the last dimension. A vector is one row. `out` holds shape.back().
-void ReadParameterRow(const Parameter& parameter, const float* slot, int64_t row,
-                      std::span<float> out);
-
 }  // namespace titan::model
 
 #endif  // TITAN_CORE_MODEL_PARAMETERS_H_

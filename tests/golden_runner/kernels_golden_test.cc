@@ -140,6 +140,7 @@ void CheckRow(const json& c, size_t row, const std::vector<double>& exact, float
     largest = std::max(largest, std::abs(exact[j]) * inverse);
   }
   const double close = 2e-6 + 2.0 * rounding + 0x1p-23 * largest;
+  const NumericThread numeric;
   const LogSoftmaxStats stats = ComputeLogSoftmax(logits.data(), vocab, inverse);
   const int64_t target = c["targets"][row];
   const double want_lp = GoldenNumber(c["logprobs"][row]);

@@ -145,9 +145,6 @@ TEST(ElementaryTest, EdgesAreAsDefined) {
   EXPECT_EQ(DLog(1e-40f), -kInfinity);
   EXPECT_EQ(DLog(kInfinity), kInfinity);
   EXPECT_EQ(tests::BitsOf(DLog(-1.0f)), elementary::kNanBits);
-  EXPECT_NEAR(DSigmoid(0.5f), 0.62245933, 1e-7);
-  EXPECT_NEAR(DSilu(-3.0f), -0.14227761, 1e-7);
-  EXPECT_EQ(DSilu(-1000.0f), 0.0f);
   EXPECT_EQ(DExpm1(kInfinity), kInfinity);
   EXPECT_EQ(DExpm1(-kInfinity), -1.0f);
   EXPECT_EQ(DLog1p(-1.0f), -kInfinity);

@@ -108,6 +108,7 @@ TEST_P(HeadTest, LogProbHasTheBitsOfTheSamplersLogProb) {
     std::vector<float> logits(static_cast<size_t>(p.rows * vocab));
     Linear(pool, p.x.data(), p.ldh, p.rows, p.panels.data(), vocab, 64, 2, nullptr, logits.data(),
            vocab);
+    const NumericThread numeric;
     for (int64_t r = 0; r < p.rows; ++r) {
       const float* row = logits.data() + r * vocab;
       const LogSoftmaxStats stats = ComputeLogSoftmax(row, vocab, 0.7f);

@@ -65,8 +65,6 @@ TEST(UnitsTest, EdgesOfTheRule) {
 }
 
 TEST(ShardsTest, GroupsFillShardsInOrder) {
-  EXPECT_EQ(DefaultNumShards(1), 1);
-  EXPECT_EQ(DefaultNumShards(3), 4);
   for (const int64_t n : {1, 3, 8, 13}) {
     int last = 0;
     for (int64_t g = 0; g < n; ++g) {

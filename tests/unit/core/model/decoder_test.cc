@@ -237,9 +237,15 @@ TEST(DecoderTest, ValidateBatchNamesWhatIsWrong) {
 }
 
 TEST(DecoderTest, CreateRefusesAContextBeyondTheModels) {
-  const formats::ModelConfig config = SmallModelConfig(TinyOptions());
+  formats::ModelConfig config = SmallModelConfig(TinyOptions());
   EXPECT_EQ(model::Decoder::Create(config, 257).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(ValueOrDie(model::Decoder::Create(config, 100))->max_positions(), 100);
+  // Refused before anything is allocated.
+  config.head_dim = 64;
+  config.max_position_embeddings = 1 << 24;
+  const auto large = model::Decoder::Create(config);
+  EXPECT_EQ(large.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(large.status().ToString().find("max_position_embeddings"), std::string::npos);
 }
 
 }  // namespace

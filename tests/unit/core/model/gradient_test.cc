@@ -282,6 +282,7 @@ TEST(GradientTest, TrainingLogProbsHaveTheBitsOfGeneration) {
     }
     if (open) RunChunks(context, model.weights, cache, sequences, counts);
   }
+  const kernels::NumericThread numeric;
   size_t next = 0;
   for (const PagedSequence& s : sequences) {
     for (size_t i = 3; i + 1 < s.tokens.size(); ++i, ++next) {

@@ -89,11 +89,6 @@ TEST(ParameterTableTest, PackingKeepsEveryValueAndZeroesPadLanes) {
     std::vector<float> back(values.size());
     model::ReadParameter(pool, p, slot.data(), back);
     EXPECT_TRUE(SameBits(values, back)) << p.name;
-    const int64_t width = p.shape.back();
-    std::vector<float> row(static_cast<size_t>(width));
-    const int64_t last = p.is_matrix() ? p.rows() - 1 : 0;
-    model::ReadParameterRow(p, slot.data(), last, row);
-    EXPECT_TRUE(SameBits(row, std::vector<float>(values.end() - width, values.end()))) << p.name;
     if (p.is_matrix() && p.rows() % 32 != 0) {
       EXPECT_EQ(slot[static_cast<size_t>(p.offset / 4 + p.num_floats() - 1)], 0.0f) << p.name;
     }
