@@ -266,24 +266,37 @@ bool OrchestratorDaemon::IsRegistered(const WorkerName& name) const {
 }
 
 void OrchestratorDaemon::Introduce(const WorkerName& name) {
-  if (stopping_ || !IsRegistered(name)) return;
+  // A worker that was lost and is back may still be asked because of its earlier registration.
+  if (introducing_.insert(name).second) TryIntroduce(name);
+}
+
+void OrchestratorDaemon::TryIntroduce(const WorkerName& name) {
+  if (stopping_ || !IsRegistered(name)) {
+    introducing_.erase(name);
+    return;
+  }
   const WorkerReady ready = workers_.Find(name.worker_id)->ready;
   const auto asked = [this, name, ready](const Status& status) {
-    if (stopping_ || !IsRegistered(name)) return;
+    if (stopping_ || !IsRegistered(name)) {
+      introducing_.erase(name);
+      return;
+    }
     if (status.ok()) {
+      introducing_.erase(name);
       driver_->Deliver(ready);
       return;
     }
     TITAN_LOG(kWarning, "worker_does_not_answer", {"worker_id", name.worker_id},
               {"status", status});
     auto timer = std::make_shared<asio::steady_timer>(context_.control, kRetry);
-    timer->async_wait([this, name, timer](boost::system::error_code) { Introduce(name); });
+    timer->async_wait([this, name, timer](boost::system::error_code) { TryIntroduce(name); });
   };
   if (ready.role == WorkerRole::kGenerator) {
     generators_.Reset(name, asked);
   } else if (ready.role == WorkerRole::kReward) {
     rewards_.Describe(name, asked);
   } else {
+    introducing_.erase(name);
     driver_->Deliver(ready);
   }
 }

@@ -95,6 +95,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   asio::awaitable<void> Durable();
   // Tells the engine of a registered worker once it is known what it holds or offers.
   void Introduce(const WorkerName& name);
+  void TryIntroduce(const WorkerName& name);
   void Lose(const WorkerName& name, const std::string& reason);
   bool IsRegistered(const WorkerName& name) const;
   void Spawn(asio::awaitable<void> loop);
@@ -123,6 +124,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   bool stopping_ = false;
   int num_loops_ = 0;
   std::set<asio::steady_timer*> sleeping_;
+  std::set<WorkerName> introducing_;  // asked what they hold; one inquiry a life at a time
 };
 
 }  // namespace titan::orchestrator
