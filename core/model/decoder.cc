@@ -145,7 +145,10 @@ StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder,
   }
   std::unique_ptr<Workspace> workspace(new Workspace());
   workspace->limits_ = limits;
-  TITAN_ASSIGN_OR_RETURN(workspace->memory_, AllocateFloats(workspace->Plan(decoder, nullptr)));
+  const int64_t floats = workspace->Plan(decoder, nullptr);
+  TITAN_ASSIGN_OR_RETURN(workspace->memory_, AllocateFloats(floats));
+  // Takes the pages now: a step neither waits for the system nor finds too little memory.
+  std::memset(workspace->memory_.get(), 0, static_cast<size_t>(floats) * sizeof(float));
   workspace->Plan(decoder, workspace->memory_.get());
   return workspace;
 }

@@ -177,7 +177,7 @@ TEST_F(ClusterProgramsTest, PortInUseEndsTheStartWithTheDaemonsOwnWords) {
 TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {
   ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
   ASSERT_EQ(Titanctl("submit " + JobFile(777) + " --data " + data_), 0) << output_;
-  EXPECT_EQ(Shell("timeout --preserve-status -s INT 1 " + (bin_ / "titanctl").string() +
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 1 " + (bin_ / "titanctl").string() +
                   " watch job-1 --data " + data_),
             130)
       << output_;
@@ -204,7 +204,7 @@ TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
 
 TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {
   const std::string out = folder_ + "/stuck";
-  EXPECT_EQ(Shell("timeout --preserve-status -s INT 4 " + (bin_ / "titan-demo").string() +
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 4 " + (bin_ / "titan-demo").string() +
                   " --steps 2 --seed 777 --model " + folder_ + "/model.gguf --output " + out),
             130)
       << output_;

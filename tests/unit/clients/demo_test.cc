@@ -95,10 +95,11 @@ TEST_F(DemoResultTest, GoodRunHasEveryKey) {
   EXPECT_EQ(result["final_weights_digest"], "digest1");
   EXPECT_EQ(result["seconds"], 60.0);
   ASSERT_EQ(result["processes"].size(), 2u);
-  EXPECT_EQ(
-      result["processes"][0],
-      (nlohmann::json{
-          {"name", "generator-0"}, {"pid", 11}, {"exe", "/bin/titan-generator"}, {"exit", 137}}));
+  EXPECT_EQ(result["processes"][0], (nlohmann::json{{"name", "generator-0"},
+                                                    {"pid", 11},
+                                                    {"exe", "/bin/titan-generator"},
+                                                    {"exit", 137},
+                                                    {"peak_memory_mib", 0}}));
 }
 
 TEST_F(DemoResultTest, EveryWayToFailIsNamed) {
