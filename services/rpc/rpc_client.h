@@ -210,7 +210,9 @@ class ReadReactor final : public grpc::ClientReadReactor<Response> {
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      this->RemoveHold();
+      // On the control strand: the StartRead that ended may not have returned there yet, and without
+      // the hold OnDone would free the call under it.
+      asio::post(control_, [this] { this->RemoveHold(); });
       return;
     }
     asio::post(control_, [this] {
@@ -291,7 +293,7 @@ class WriteReactor final : public grpc::ClientWriteReactor<Request> {
 
   void OnWriteDone(bool ok) override {
     if (!ok) {
-      this->RemoveHold();
+      asio::post(control_, [this] { this->RemoveHold(); });  // as in ReadReactor
       return;
     }
     asio::post(control_, [this] { WriteNext(); });

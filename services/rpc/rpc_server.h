@@ -173,6 +173,10 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   bool writing_ = false;
   bool broken_ = false;
   bool finishing_ = false;
+  // A write may end before the StartWrite in Push has returned; the call must outlive that, so then it
+  // is Push that finishes.
+  bool starting_ = false;
+  bool finish_due_ = false;
   Status final_status_;
   std::function<void()> on_cancel_;
   asio::steady_timer place_;  // control strand only: wakes Write
@@ -191,10 +195,19 @@ Status ResponseStream<Response>::Push(Response message) {
     queue_.push_back(std::move(message));
     if (!writing_) {
       writing_ = true;
+      starting_ = true;
       first = &queue_.front();
     }
   }
-  if (first != nullptr) reactor_->StartWrite(first);  // writing_ keeps everyone else away
+  if (first == nullptr) return OkStatus();
+  reactor_->StartWrite(first);  // writing_ keeps everyone else away
+  bool finish = false;
+  {
+    std::lock_guard lock(mutex_);
+    starting_ = false;
+    finish = finish_due_;
+  }
+  if (finish) reactor_->Finish(ToGrpc(final_status_));
   return OkStatus();
 }
 
@@ -223,6 +236,10 @@ void ResponseStream<Response>::Finish(const Status& status) {
     final_status_ = status;
     on_cancel_ = nullptr;
     if (writing_) return;  // Written() ends it
+    if (starting_) {
+      finish_due_ = true;  // Push() ends it
+      return;
+    }
   }
   reactor_->Finish(ToGrpc(status));
 }
@@ -252,7 +269,8 @@ void ResponseStream<Response>::Written(bool ok) {
       next = &queue_.front();
     } else {
       writing_ = false;
-      finish = finishing_;
+      finish_due_ = finishing_ && starting_;
+      finish = finishing_ && !starting_;
     }
   }
   if (next != nullptr) {
