@@ -2,6 +2,7 @@
 #include "core/kernels/digest.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <numeric>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "core/base/hash.h"
 #include "core/base/philox.h"
 #include "core/kernels/attention.h"
+#include "core/kernels/bf16.h"
 #include "core/kernels/elementary.h"
 #include "core/kernels/embedding.h"
 #include "core/kernels/head.h"
@@ -75,33 +77,47 @@ class Items {
 // A weight with its panels, and the transposed panels of the input gradient.
 struct CannedLinear {
   CannedLinear(Pool& pool, uint32_t id, int64_t n, int64_t k)
-      : panels(static_cast<size_t>(PanelFloats(n, k))),
+      : storage(static_cast<size_t>(PanelFloats(n, k))),
         transposed(static_cast<size_t>(PanelFloats(k, n))) {
     const std::vector<float> rows = Canned(id, n * k, 0.1f);
-    PackPanels(pool, rows.data(), n, k, panels.data());
-    TransposePanels(pool, panels.data(), n, k, transposed.data());
+    PackPanels(pool, rows.data(), n, k, storage.data());
+    TransposePanels(pool, storage.data(), n, k, transposed.data());
   }
-  std::vector<float> panels, transposed;
+  ConstPanels panels() const { return storage.data(); }
+  std::vector<float> storage, transposed;
+};
+
+// The same weight in bfloat16.
+struct CannedBf16 {
+  CannedBf16(Pool& pool, uint32_t id, int64_t n, int64_t k)
+      : storage(static_cast<size_t>(PanelElements(Element::kBf16, n, k))) {
+    const std::vector<float> rows = Canned(id, n * k, 0.1f);
+    TITAN_CHECK(PackPanels(pool, rows.data(), n, k, storage.data()));
+  }
+  ConstPanels panels() const { return storage.data(); }
+  std::vector<BFloat16> storage;
 };
 
 constexpr int64_t kLinearRows[] = {1, 5, 33};
 constexpr int64_t kLinearColumns = 72;
 constexpr std::pair<int64_t, int> kLinearDepths[] = {{577, 1}, {576, 2}, {1040, 4}, {2048, 8}};
 
-void LinearItem(Pool& pool, Items* items) {
+// panels(id, n, k) gives the canned weight of that id in one of the element types.
+template <typename PanelsOf>
+void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* items) {
   std::vector<float> all;
   for (const auto& [k, leaves] : kLinearDepths) {
-    const CannedLinear weight(pool, 10 + static_cast<uint32_t>(leaves), kLinearColumns, k);
+    const auto weight = panels(10 + static_cast<uint32_t>(leaves), kLinearColumns, k);
     const std::vector<float> bias = Canned(20, kLinearColumns);
     for (const int64_t m : kLinearRows) {
       const std::vector<float> x = Canned(21, m * k);
       std::vector<float> out(static_cast<size_t>(m * kLinearColumns));
-      Linear(pool, x.data(), k, m, weight.panels.data(), kLinearColumns, k, leaves, bias.data(),
+      Linear(pool, x.data(), k, m, weight.panels(), kLinearColumns, k, leaves, bias.data(),
              out.data(), kLinearColumns);
       all.insert(all.end(), out.begin(), out.end());
     }
   }
-  items->Hash("canned.linear", all);
+  items->Hash(std::move(name), all);
 }
 
 void LinearGradientItem(Pool& pool, Items* items) {
@@ -122,8 +138,9 @@ void LinearGradientItem(Pool& pool, Items* items) {
 // One problem for head, norm, gate and rope, forward and backward.
 constexpr int64_t kRows = 19, kHidden = 96, kVocab = 2600;
 
+template <typename Weight>
 struct HeadRun {
-  HeadRun(Pool& pool)
+  explicit HeadRun(Pool& pool)
       : shape{kVocab, kHidden, 2, 1.25f},
         weight(pool, 40, kVocab, kHidden),
         x(Canned(41, kRows * kHidden, 4.0f)),
@@ -132,25 +149,27 @@ struct HeadRun {
         max(kRows),
         log_sum(kRows),
         entropy(kRows) {
-    HeadLogProb(pool, shape, x.data(), kHidden, kRows, weight.panels.data(), targets.data(),
-                lp.data(), max.data(), log_sum.data(), entropy.data());
+    HeadLogProb(pool, shape, x.data(), kHidden, kRows, weight.panels(), targets.data(), lp.data(),
+                max.data(), log_sum.data(), entropy.data());
   }
   HeadShape shape;
-  CannedLinear weight;
+  Weight weight;
   std::vector<float> x;
   std::vector<int32_t> targets;
   std::vector<float> lp, max, log_sum, entropy;
 };
 
-void HeadGradientItem(Pool& pool, Items* items) {
-  const HeadRun run(pool);
+template <typename Weight>
+void HeadGradientItem(Pool& pool, std::string name, Items* items) {
+  const HeadRun<Weight> run(pool);
   const std::vector<float> dlp = Canned(43, kRows);
   const HeadUnit units[] = {{0, 7}, {7, kRows - 7}};
-  std::vector<float> dhidden(kRows * kHidden), dw(run.weight.panels.size(), 0.0f);
-  HeadLogProbBackward(pool, run.shape, run.x.data(), kHidden, kRows, run.weight.panels.data(),
+  std::vector<float> dhidden(kRows * kHidden);
+  std::vector<float> dw(static_cast<size_t>(PanelFloats(kVocab, kHidden)), 0.0f);
+  HeadLogProbBackward(pool, run.shape, run.x.data(), kHidden, kRows, run.weight.panels(),
                       run.targets.data(), dlp.data(), run.max.data(), run.log_sum.data(), units,
                       dhidden.data(), kHidden, dw.data());
-  items->Hash("canned.head_gradient", dhidden, dw);
+  items->Hash(std::move(name), dhidden, dw);
 }
 
 // Two sequences, the longer one with keys in two segments of 512.
@@ -317,7 +336,9 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
   const std::vector<float> sums = {RowSum(wide.data(), 3000), RowSum(wide.data(), 77),
                                    RowSumProduct(wide.data(), exps.data(), 2000)};
   items.Hash("canned.row_sum", sums);
-  LinearItem(pool, &items);
+  LinearItem(
+      pool, "canned.linear",
+      [&](uint32_t id, int64_t n, int64_t k) { return CannedLinear(pool, id, n, k); }, &items);
   const std::vector<float> x = Canned(2, kRows * kHidden), gain = Canned(3, kHidden);
   std::vector<float> normed(x.size()), inv_rms(kRows), gated(x.size());
   RmsNorm(pool, x.data(), kRows, kHidden, gain.data(), 1e-5f, normed.data(), inv_rms.data());
@@ -327,7 +348,7 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
   RopeItem(pool, &items);
   const AttentionRun attention(pool);
   items.Hash("canned.attention", attention.out, attention.row_max, attention.row_sum);
-  const HeadRun head(pool);
+  const HeadRun<CannedLinear> head(pool);
   items.Hash("canned.head", head.lp, head.max, head.log_sum);
   SamplingItem(&items);
   return items.Take();
@@ -340,8 +361,48 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool) {
   LinearGradientItem(pool, &items);
   AttentionGradientItem(pool, &items);
   BlockGradientItem(pool, &items);
-  HeadGradientItem(pool, &items);
+  HeadGradientItem<CannedLinear>(pool, "canned.head_gradient", &items);
   OptimizerItem(pool, &items);
+  return items.Take();
+}
+
+std::vector<ContractItem> ForwardW16Items(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  items.Text("layout_w16", "panels32k2");
+  // Every upper half with lower halves around a tie: NaN, infinity and denormals among them.
+  std::vector<uint16_t> rounded;
+  for (uint32_t upper = 0; upper < 0x10000u; upper += 0x3fu) {
+    for (const uint32_t lower : {0x0000u, 0x7fffu, 0x8000u, 0x8001u}) {
+      rounded.push_back(RoundToBf16(std::bit_cast<float>(upper << 16 | lower)).bits);
+    }
+  }
+  items.Hash("rounding_w16", rounded);
+  LinearItem(
+      pool, "canned.linear_w16",
+      [&](uint32_t id, int64_t n, int64_t k) { return CannedBf16(pool, id, n, k); }, &items);
+  const HeadRun<CannedBf16> head(pool);
+  items.Hash("canned.head_w16", head.lp, head.max, head.log_sum);
+  const std::vector<int32_t> tokens = CannedIds(100, kRows, kVocab);
+  std::vector<float> rows(kRows * kHidden);
+  EmbeddingGather(pool, head.weight.panels(), kVocab, kHidden, tokens.data(), kRows, rows.data());
+  items.Hash("canned.embedding_w16", rows);
+  return items.Take();
+}
+
+std::vector<ContractItem> TrainingW16Items(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  constexpr int64_t kDepth = 512;
+  const CannedBf16 weight(pool, 30, kDepth, kLinearColumns);
+  const std::vector<float> dy = Canned(32, kRows * kDepth);
+  std::vector<float> dx(kRows * kLinearColumns);
+  std::vector<float> transposed(static_cast<size_t>(PanelFloats(kLinearColumns, kDepth)));
+  TransposePanels(pool, weight.panels(), kDepth, kLinearColumns, transposed.data());
+  Linear(pool, dy.data(), kDepth, kRows, transposed.data(), kLinearColumns, kDepth,
+         LeafCount(kDepth, 0), nullptr, dx.data(), kLinearColumns);
+  items.Hash("canned.input_gradient_w16", dx);
+  HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_w16", &items);
   return items.Take();
 }
 

@@ -31,6 +31,11 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool);
 // What a gradient or an update depends on besides: units, the backward kernels, norm and optimizer.
 std::vector<ContractItem> TrainingKernelItems(Pool& pool);
 
+// The same of mode W16, beside those above: the layout and the kernels that read bfloat16 weights,
+// and how a weight is rounded. Names end in "_w16".
+std::vector<ContractItem> ForwardW16Items(Pool& pool);
+std::vector<ContractItem> TrainingW16Items(Pool& pool);
+
 // 32 hex digits (xxh3-128) over the items as lines "name=value", in the order given.
 std::string DigestOf(std::span<const ContractItem> items);
 

@@ -21,20 +21,33 @@ struct Run {
   int64_t begin, end;  // into `order`
 };
 
-}  // namespace
-
-void EmbeddingGather(Pool& pool, TableLayout layout, const float* table, int64_t vocab,
-                     int64_t hidden, const int32_t* tokens, int64_t rows, float* out) {
+// row(token, out) writes one row.
+template <typename RowOf>
+void Gather(Pool& pool, int64_t vocab, int64_t hidden, const int32_t* tokens, int64_t rows,
+            float* out, const RowOf& row) {
   for (int64_t t = 0; t < rows; ++t) TITAN_CHECK(tokens[t] >= 0 && tokens[t] < vocab);
   pool.Run(static_cast<int>((rows + kGatherRows - 1) / kGatherRows), [&](int task) {
     const int64_t end = std::min(rows, (task + 1) * kGatherRows);
-    for (int64_t t = task * kGatherRows; t < end; ++t) {
-      if (layout == TableLayout::kRows) {
-        std::memcpy(out + t * hidden, table + tokens[t] * hidden, hidden * sizeof(float));
-      } else {
-        GatherRow(table, vocab, hidden, tokens[t], out + t * hidden);
-      }
-    }
+    for (int64_t t = task * kGatherRows; t < end; ++t) row(tokens[t], out + t * hidden);
+  });
+}
+
+}  // namespace
+
+void EmbeddingGather(Pool& pool, ConstPanels table, int64_t vocab, int64_t hidden,
+                     const int32_t* tokens, int64_t rows, float* out) {
+  Gather(pool, vocab, hidden, tokens, rows, out,
+         [&](int32_t token, float* to) { GatherRow(table, vocab, hidden, token, to); });
+}
+
+void EmbeddingGather(Pool& pool, TableLayout layout, const float* table, int64_t vocab,
+                     int64_t hidden, const int32_t* tokens, int64_t rows, float* out) {
+  if (layout == TableLayout::kPanels32) {
+    EmbeddingGather(pool, ConstPanels(table), vocab, hidden, tokens, rows, out);
+    return;
+  }
+  Gather(pool, vocab, hidden, tokens, rows, out, [&](int32_t token, float* to) {
+    std::memcpy(to, table + token * hidden, static_cast<size_t>(hidden) * sizeof(float));
   });
 }
 

@@ -141,7 +141,9 @@ int ColumnsOf(int64_t panel, int64_t n) {
 
 float Canonical(float x) { return x == x ? x : std::bit_cast<float>(elementary::kNanBits); }
 
-void CheckShape(const HeadShape& shape, int64_t rows, const int32_t* targets) {
+void CheckShape(const HeadShape& shape, int64_t rows, const int32_t* targets, ConstPanels panels) {
+  TITAN_CHECK(panels.element() == Element::kF32 || shape.leaves == 1 ||
+              shape.hidden / shape.leaves % 2 == 0);
   TITAN_CHECK(shape.vocab > 0 && shape.hidden > 0 && shape.hidden % shape.leaves == 0);
   TITAN_CHECK(shape.leaves == 1 || shape.leaves == 2 || shape.leaves == 4 || shape.leaves == 8);
   for (int64_t r = 0; r < rows; ++r) TITAN_CHECK(targets[r] >= 0 && targets[r] < shape.vocab);
@@ -175,16 +177,15 @@ MergedRow Merge(const ChunkStatistics* chunk, int64_t chunks, int64_t stride) {
   return {max, Canonical(DLog(sum)), weighted / sum};
 }
 
-}  // namespace
-
-void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
-                 const float* panels, const int32_t* targets, float* log_prob, float* max,
-                 float* log_sum, float* entropy) {
-  CheckShape(shape, rows, targets);
-  if (rows == 0) return;
+template <typename W>
+void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
+               const W* panels, const int32_t* targets, float* log_prob, float* max, float* log_sum,
+               float* entropy) {
   const TileKernels& tile = internal::CurrentTileKernels();
   const auto chunk_statistics = TITAN_DISPATCH(HeadChunk);
+  const internal::WeightTile<W>& weight_tile = tile.For(panels);
   const int64_t h = shape.hidden, panel_count = PanelCount(shape.vocab);
+  const int64_t depth = PanelDepth(kElementOf<W>, h);
   const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
   const RowTiles tiles(rows, tile.max_rows);
   const int64_t block_tiles = std::max<int64_t>(1, kRowBlock / tile.max_rows);
@@ -204,8 +205,8 @@ void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_
     const int64_t p1 = std::min(panel_count, (c + 1) * kPanelBlock);
     for (int64_t p = c * kPanelBlock; p < p1; ++p) {
       for (int64_t t = t0; t < t1; ++t) {
-        tile.output(
-            tiles.rows(t), packed + tiles.begin(t) * h, panels + p * kPanelColumns * h, h,
+        weight_tile.output(
+            tiles.rows(t), packed + tiles.begin(t) * h, panels + p * kPanelColumns * depth, h,
             shape.leaves, nullptr,
             z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column,
             kRowSumChunk, static_cast<int>(kPanelColumns));
@@ -232,20 +233,20 @@ void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_
   });
 }
 
-namespace {
-
 // One backward call. The vocabulary is walked in blocks of 1024 columns; a block's dz is kept as
 // panels [panel][rows][32], which is what the weight gradient reads; the input gradient's chains
 // stay open in memory from block to block.
+template <typename W>
 class HeadBackward {
  public:
-  HeadBackward(Pool& pool, const HeadShape& shape, int64_t rows, const float* panels,
+  HeadBackward(Pool& pool, const HeadShape& shape, int64_t rows, const W* panels,
                std::span<const HeadUnit> units, float* gradient)
       : pool_(pool),
         tile_(internal::CurrentTileKernels()),
         shape_(shape),
         rows_(rows),
         panels_(panels),
+        depth_(PanelDepth(kElementOf<W>, shape.hidden)),
         units_(units),
         gradient_(gradient),
         tiles_(rows, tile_.max_rows),
@@ -306,8 +307,9 @@ class HeadBackward {
       for (int64_t t = t0; t < t1; ++t) {
         const int64_t row = tiles_.begin(t);
         float* z = dz_ + (p * rows_ + row) * kPanelColumns;
-        tile_.output(tiles_.rows(t), packed_ + row * h, panels_ + (p0 + p) * kPanelColumns * h, h,
-                     shape_.leaves, nullptr, z, kPanelColumns, static_cast<int>(kPanelColumns));
+        tile_.For(panels_).output(tiles_.rows(t), packed_ + row * h,
+                                  panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves,
+                                  nullptr, z, kPanelColumns, static_cast<int>(kPanelColumns));
         gradient_tile(tiles_.rows(t), of + row, shape_.inv_temperature, first + p * kPanelColumns,
                       z);
       }
@@ -348,8 +350,10 @@ class HeadBackward {
   // Columns 32q.. of the block's weights as [column of the vocabulary][32].
   void TransposeBlock(int64_t q, int64_t p0, int64_t panels) {
     const int columns = ColumnsOf(q, shape_.hidden);
+    float buffer[kPanelColumns * kPanelColumns];
     for (int64_t p = 0; p < panels; ++p) {
-      const float* in = panels_ + ((p0 + p) * shape_.hidden + q * kPanelColumns) * kPanelColumns;
+      const float* in = internal::AsFloats(panels_ + (p0 + p) * kPanelColumns * depth_,
+                                           q * kPanelColumns, columns, buffer);
       float* out = transposed_ + (q * kRowSumChunk + p * kPanelColumns) * kPanelColumns;
       if (columns == kPanelColumns) {
         for (int i = 0; i < kPanelColumns; i += 4) {
@@ -381,9 +385,9 @@ class HeadBackward {
       for (int64_t at = 0; at < count;) {
         const int64_t leaf = (first + at) / length, leaf_end = (leaf + 1) * length - first;
         const int64_t steps = std::min(count, leaf_end) - at;
-        tile_.chain(rows, dz_packed_ + row * kRowSumChunk + at * rows,
-                    transposed_ + (q * kRowSumChunk + at) * kPanelColumns, steps,
-                    (first + at) % length != 0, open, kPanelColumns);
+        tile_.f32.chain(rows, dz_packed_ + row * kRowSumChunk + at * rows,
+                        transposed_ + (q * kRowSumChunk + at) * kPanelColumns, steps,
+                        (first + at) % length != 0, open, kPanelColumns);
         at += steps;
         if (at < leaf_end) continue;
         float* left = level;
@@ -399,7 +403,8 @@ class HeadBackward {
   const TileKernels& tile_;
   const HeadShape& shape_;
   const int64_t rows_;
-  const float* panels_;
+  const W* panels_;
+  const int64_t depth_;  // steps of a panel of the weights
   const std::span<const HeadUnit> units_;
   float* gradient_;
   const RowTiles tiles_, weight_tiles_;
@@ -416,12 +421,21 @@ class HeadBackward {
 
 }  // namespace
 
+void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
+                 ConstPanels panels, const int32_t* targets, float* log_prob, float* max,
+                 float* log_sum, float* entropy) {
+  CheckShape(shape, rows, targets, panels);
+  if (rows == 0) return;
+  panels.Visit([&](const auto* data) {
+    ForwardOf(pool, shape, hidden, ldh, rows, data, targets, log_prob, max, log_sum, entropy);
+  });
+}
+
 void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh,
-                         int64_t rows, const float* panels, const int32_t* targets,
-                         const float* dlp, const float* max, const float* log_sum,
-                         std::span<const HeadUnit> units, float* dhidden, int64_t ldd,
-                         float* panels_accumulator) {
-  CheckShape(shape, rows, targets);
+                         int64_t rows, ConstPanels panels, const int32_t* targets, const float* dlp,
+                         const float* max, const float* log_sum, std::span<const HeadUnit> units,
+                         float* dhidden, int64_t ldd, float* panels_accumulator) {
+  CheckShape(shape, rows, targets, panels);
   int64_t covered = 0;
   for (const HeadUnit& unit : units) {
     TITAN_CHECK(unit.first == covered && unit.count >= 0);
@@ -437,8 +451,10 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
       of[r] = {max[r], log_sum[r], dlp[r] * shape.inv_temperature, targets[r]};
     }
   }
-  HeadBackward(pool, shape, rows, panels, units, panels_accumulator)
-      .Run(hidden, ldh, of, dhidden, ldd);
+  panels.Visit([&](const auto* data) {
+    HeadBackward(pool, shape, rows, data, units, panels_accumulator)
+        .Run(hidden, ldh, of, dhidden, ldd);
+  });
 }
 
 }  // namespace titan::kernels

@@ -22,7 +22,8 @@
 //   dW         per unit, in order: chain over the unit's rows from +0 of fma(hidden[r], dz[r],
 //   acc), then
 //              accumulator = accumulator + chain (LinearWeightGradient)
-// Rows that the loss masks out are not passed, and so are in no chain.
+// Rows that the loss masks out are not passed, and so are in no chain. bfloat16 panels are
+// upconverted exactly wherever they are read; all gradients are f32.
 //
 // Thread-safety: as linear.h. Working memory, kept per calling thread: forward rows * hidden floats
 // and 1 MiB per thread; backward about rows * (7 * hidden + 2048) floats.
@@ -32,6 +33,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 
 namespace titan::kernels {
@@ -53,17 +55,16 @@ struct HeadUnit {
 // log_prob[rows], max[rows] (m) and log_sum[rows] (dlog(S)), both kept by the caller for the
 // backward, and entropy[rows] unless null. Outputs do not overlap inputs.
 void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
-                 const float* panels, const int32_t* targets, float* log_prob, float* max,
+                 ConstPanels panels, const int32_t* targets, float* log_prob, float* max,
                  float* log_sum, float* entropy);
 
 // dlp[rows] = d loss / d log_prob -> dhidden[rows][H] (stride ldd, overwritten) and the head's
-// gradient added to panels_accumulator (layout of `panels`; null: not wanted). `units` cover the
+// gradient added to panels_accumulator (panels32; null: not wanted). `units` cover the
 // rows in order, without gaps; units of no rows are skipped.
 void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh,
-                         int64_t rows, const float* panels, const int32_t* targets,
-                         const float* dlp, const float* max, const float* log_sum,
-                         std::span<const HeadUnit> units, float* dhidden, int64_t ldd,
-                         float* panels_accumulator);
+                         int64_t rows, ConstPanels panels, const int32_t* targets, const float* dlp,
+                         const float* max, const float* log_sum, std::span<const HeadUnit> units,
+                         float* dhidden, int64_t ldd, float* panels_accumulator);
 
 }  // namespace titan::kernels
 

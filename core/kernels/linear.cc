@@ -22,7 +22,7 @@ using internal::TileKernels;
 // chains are cut into kChainPart steps with their accumulators parked in memory.
 constexpr int64_t kRowBlockFloats = 128 * 1024;
 constexpr int64_t kWholeChain = 2048;
-constexpr int64_t kChainPart = 1024;
+constexpr int64_t kChainPart = 1024;  // even
 constexpr int64_t kLongChainRows = 98;
 constexpr int kTasksPerThread = 6;
 
@@ -47,25 +47,31 @@ const float* BiasOf(const float* bias, int64_t panel, int columns, float* padded
   return padded;
 }
 
+template <typename W>
 struct LinearCall {
-  const TileKernels& tile;
+  const internal::WeightTile<W>& tile;
   RowTiles tiles;
   const float* packed;  // [tile][k][rows of tile]
-  const float* panels;
+  const W* panels;
   int64_t n, k;
   int leaves;
   const float* bias;
   float* out;
   int64_t ldo;
+
+  const W* panel(int64_t p) const {
+    return panels + p * kPanelColumns * PanelDepth(kElementOf<W>, k);
+  }
 };
 
 // Tiles [t0, t1) x panels [p0, p1), each chain in one go.
-void ShortChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p0, int64_t p1) {
+template <typename W>
+void ShortChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
   for (int64_t p = p0; p < p1; ++p) {
     const int columns = ColumnsOf(p, call.n);
     const float* bias = BiasOf(call.bias, p, columns, padded);
-    const float* panel = call.panels + p * kPanelColumns * call.k;
+    const W* panel = call.panel(p);
     for (int64_t t = t0; t < t1; ++t) {
       const int64_t first = call.tiles.begin(t);
       call.tile.output(call.tiles.rows(t), call.packed + first * call.k, panel, call.k, call.leaves,
@@ -75,7 +81,8 @@ void ShortChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p0, int
 }
 
 // The same for long chains of one panel: parts of kChainPart steps, all tiles for each part.
-void LongChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p) {
+template <typename W>
+void LongChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p) {
   const int64_t first_row = call.tiles.begin(t0);
   const int64_t rows = call.tiles.begin(t1 - 1) + call.tiles.rows(t1 - 1) - first_row;
   const int64_t block = rows * kPanelColumns;
@@ -83,7 +90,7 @@ void LongChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p) {
   float* levels = ScratchFloats(Scratch::kPartial, 4 * block);
   float* open = levels + 3 * block;
   const int64_t length = call.k / call.leaves;
-  const float* panel = call.panels + p * kPanelColumns * call.k;
+  const W* panel = call.panel(p);
   for (int leaf = 0; leaf < call.leaves; ++leaf) {
     for (int64_t part = 0; part < length; part += kChainPart) {
       const int64_t steps = std::min(kChainPart, length - part);
@@ -113,17 +120,13 @@ void LongChains(const LinearCall& call, int64_t t0, int64_t t1, int64_t p) {
   }
 }
 
-}  // namespace
-
-void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* panels, int64_t n,
-            int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
-  TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
-  TITAN_CHECK(k > 0 && k % leaves == 0);
-  if (m == 0 || n == 0) return;
+template <typename W>
+void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panels, int64_t n,
+              int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
   const TileKernels& tile = internal::CurrentTileKernels();
 #ifdef TITAN_PERTURB_CHAIN_ORDER
   // The library that tests link to see parity fail: large calls cut their chains elsewhere.
-  if (m > internal::kMaxTileRows) leaves = leaves > 1 ? 1 : (k % 2 == 0 ? 2 : 1);
+  if (m > internal::kMaxTileRows) leaves = leaves > 1 ? 1 : (k % 4 == 0 ? 2 : 1);
 #endif
   const RowTiles tiles(m, tile.max_rows);
   const float* packed = x;
@@ -140,7 +143,7 @@ void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* pan
     }
     packed = buffer;
   }
-  const LinearCall call{tile, tiles, packed, panels, n, k, leaves, bias, out, ldo};
+  const LinearCall<W> call{tile.For(panels), tiles, packed, panels, n, k, leaves, bias, out, ldo};
   const int64_t panel_count = PanelCount(n);
   const bool whole = k <= kWholeChain || tiles.count() == 1;
   const int64_t block_rows = whole ? kRowBlockFloats / k : kLongChainRows;
@@ -159,6 +162,18 @@ void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* pan
       for (int64_t p = p0; p < p1; ++p) LongChains(call, t0, t1, p);
     }
   });
+}
+
+}  // namespace
+
+void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, ConstPanels panels, int64_t n,
+            int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
+  TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
+  TITAN_CHECK(k > 0 && k % leaves == 0);
+  TITAN_CHECK(panels.element() == Element::kF32 || leaves == 1 || k / leaves % 2 == 0);
+  if (m == 0 || n == 0) return;
+  panels.Visit(
+      [&](const auto* data) { LinearOf(pool, x, ldx, m, data, n, k, leaves, bias, out, ldo); });
 }
 
 void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* dy, int64_t ldy,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linear layers in the defined order (numerics contract, sections 2 and 7), f32 weights and
-// activations.
+// Linear layers in the defined order (numerics contract, sections 2 and 7). Activations are f32;
+// weights are f32 (mode F32) or bfloat16 upconverted exactly inside the tile (mode W16): the bits
+// of F32 on the upconverted weights.
 //
 //   out[m][n] = TREE over leaves g of CHAIN over k in leaf g of fma(x[m][k], w[n][k], acc)
 //
@@ -18,6 +19,7 @@
 
 #include <cstdint>
 
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 
 namespace titan::kernels {
@@ -25,8 +27,9 @@ namespace titan::kernels {
 // x[m][k] (stride ldx >= k), panels of w[n][k] (panels.h), bias[n] or null -> out[m][n] (stride
 // ldo >= n). Floats between n and ldo are left alone. m may be 0. The input gradient is this
 // function with x = dy[m][n], the transposed panels, n and k swapped and leaves = LeafCount(n, .).
-// REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0.
-void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, const float* panels, int64_t n,
+// REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0; with bfloat16 and several leaves, k /
+// leaves even (LeafCount gives no other).
+void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, ConstPanels panels, int64_t n,
             int64_t k, int leaves, const float* bias, float* out, int64_t ldo);
 
 // Weight gradient of ONE unit: for each weight, chain over the m rows upward from +0 of

@@ -33,10 +33,31 @@ constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kPanel = static_cast<int>(kPanelColumns);
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// How far ahead the panel is prefetched when few rows read it from memory, in steps of k (128
-// bytes): the hardware stops at each 4 KiB page.
-constexpr int kPrefetchSteps = 32;
+// How far ahead the panel is prefetched when few rows read it from memory: the hardware stops at
+// each 4 KiB page.
+constexpr int kPrefetchBytes = 4096;
 constexpr int kPrefetchRows = 8;
+
+// Steps of k that the 32-bit words of a panel row hold.
+template <typename W>
+constexpr int kStepsPerWord = sizeof(float) / sizeof(W);
+
+// Vector v of the weights of one step: the floats at b, or the kPart-th half of the words at b, the
+// upper one first.
+template <int kPart>
+HWY_INLINE V Weights(const float* b, int v) {
+  return hn::LoadU(D(), b + v * kLanes);
+}
+template <int kPart>
+HWY_INLINE V Weights(const BFloat16* b, int v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto words = hn::LoadU(du, reinterpret_cast<const uint32_t*>(b) + v * kLanes);
+  if constexpr (kPart == 0) {
+    return hn::BitCast(D(), hn::And(words, hn::Set(du, 0xffff0000u)));
+  } else {
+    return hn::BitCast(D(), hn::ShiftLeft<16>(words));
+  }
+}
 
 // The register tile: kRows rows of kSpan columns of one panel. With 32 columns the panel is read in
 // one pass; AVX2 holds that for two rows only and reads 16 columns in each of two passes for more.
@@ -67,32 +88,43 @@ class Tile {
     Each([=](V& acc, int, int column) { acc = hn::Add(acc, hn::LoadU(D(), bias + column)); });
   }
 
-  // Advances the chains by k steps: a[k][kRows], b[k][32] of which the first kSpan columns are
-  // used.
-  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k) {
-    const D d;
+  // Advances the chains by k steps: a[k][kRows], a panel b (panels.h) of which the kSpan columns
+  // from b on are used.
+  template <typename W>
+  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k) {
+    constexpr int kGroup = kStepsPerWord<W>;
 #pragma GCC unroll 2
-    for (int64_t i = 0; i < k; ++i) {
-      V weights[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) weights[v] = hn::LoadU(d, b + v * kLanes);
+    for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
       if constexpr (kRows <= kPrefetchRows && kSpan == kPanel) {
-        const char* ahead = reinterpret_cast<const char*>(b + kPrefetchSteps * kPanel);
+        const char* ahead = reinterpret_cast<const char*>(b) + kPrefetchBytes;
         _mm_prefetch(ahead, _MM_HINT_T0);
         _mm_prefetch(ahead + 64, _MM_HINT_T0);
       }
-#pragma GCC unroll 16
-      for (int row = 0; row < kRows; ++row) {
-        const V x = hn::Set(d, a[row]);
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) acc_[row][v] = hn::MulAdd(x, weights[v], acc_[row][v]);
-      }
-      a += kRows;
-      b += kPanel;
+      Step<0>(a, b);
+      if constexpr (kGroup == 2) Step<1>(a + kRows, b);
+      a += kGroup * kRows;
+      b += kGroup * kPanel;
+    }
+    if constexpr (kGroup == 2) {
+      if (k % 2 != 0) Step<0>(a, b);
     }
   }
 
  private:
+  // One step of k: the kPart-th of those that the words at b hold.
+  template <int kPart, typename W>
+  HWY_INLINE void Step(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b) {
+    V weights[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) weights[v] = Weights<kPart>(b, v);
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+      const V x = hn::Set(D(), a[row]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc_[row][v] = hn::MulAdd(x, weights[v], acc_[row][v]);
+    }
+  }
+
   template <typename Function>
   HWY_INLINE void Each(const Function& function) {
 #pragma GCC unroll 16
@@ -105,8 +137,14 @@ class Tile {
   V acc_[kRows][kVectors];
 };
 
-template <int kRows>
-void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, int leaves,
+// Columns `first`.. of a panel.
+template <typename W>
+HWY_INLINE const W* From(const W* b, int first) {
+  return b + first * kStepsPerWord<W>;
+}
+
+template <int kRows, typename W>
+void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k, int leaves,
                 const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc) {
   constexpr int kSpan = Tile<kRows>::kSpan;
   const int64_t length = k / leaves;
@@ -116,7 +154,7 @@ void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;
       tile.Clear();
-      tile.Advance(a + leaf * length * kRows, b + leaf * length * kPanel + first, length);
+      tile.Advance(a + leaf * length * kRows, From(b + leaf * length * kPanel, first), length);
       int level = 0;
       for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++], kSpan);
       if (leaf + 1 < leaves) {
@@ -129,14 +167,14 @@ void OutputTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_
   }
 }
 
-template <int kRows>
-void ChainTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, int64_t k, bool resume,
+template <int kRows, typename W>
+void ChainTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k, bool resume,
                float* HWY_RESTRICT c, int64_t ldc) {
   for (int first = 0; first < kPanel; first += Tile<kRows>::kSpan) {
     Tile<kRows> tile;
     tile.Clear();
     if (resume) tile.Load(c + first, ldc);
-    tile.Advance(a, b + first, k);
+    tile.Advance(a, From(b, first), k);
     tile.Store(c + first, ldc);
   }
 }
@@ -167,14 +205,16 @@ HWY_INLINE void WithRows(int rows, const Call& call) {
   }
 }
 
-void OutputRows(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+template <typename W>
+void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
                 float* c, int64_t ldc) {
   WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc); });
 }
 
 }  // namespace
 
-void Output(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+template <typename W>
+void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
             float* c, int64_t ldc, int columns) {
   if (columns == kPanel) {
     OutputRows(rows, a, b, k, leaves, bias, c, ldc);
@@ -187,8 +227,8 @@ void Output(int rows, const float* a, const float* b, int64_t k, int leaves, con
   }
 }
 
-void Chain(int rows, const float* a, const float* b, int64_t k, bool resume, float* c,
-           int64_t ldc) {
+template <typename W>
+void Chain(int rows, const float* a, const W* b, int64_t k, bool resume, float* c, int64_t ldc) {
   WithRows<kMaxRows>(rows, [&](auto n) { ChainTile<n()>(a, b, k, resume, c, ldc); });
 }
 
@@ -213,8 +253,14 @@ HWY_AFTER_NAMESPACE();
 namespace titan::kernels::internal {
 namespace {
 
-constexpr TileKernels kAvx2Kernels = {6, &N_AVX2::Output, &N_AVX2::Chain, &N_AVX2::Accumulate};
-constexpr TileKernels kAvx512Kernels = {14, &N_AVX3::Output, &N_AVX3::Chain, &N_AVX3::Accumulate};
+constexpr TileKernels kAvx2Kernels = {6,
+                                      {&N_AVX2::Output<float>, &N_AVX2::Chain<float>},
+                                      {&N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
+                                      &N_AVX2::Accumulate};
+constexpr TileKernels kAvx512Kernels = {14,
+                                        {&N_AVX3::Output<float>, &N_AVX3::Chain<float>},
+                                        {&N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
+                                        &N_AVX3::Accumulate};
 
 constexpr std::align_val_t kAlignment{64};
 struct AlignedDelete {

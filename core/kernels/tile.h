@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Internal to core/kernels: the register-tiled micro-kernel under linear.cc and head.cc. It
-// multiplies a tile of a few rows, packed as a[k][rows], with one 32-column panel b[k][32]. Lanes
-// run over the panel's columns and every output is one chain over ascending k, so the tile's
-// height, the place where a chain is interrupted and the instruction set cannot change a bit.
+// multiplies a tile of a few rows, packed as a[k][rows], with one 32-column panel b of floats or
+// bfloat16 (panels.h). Lanes run over the panel's columns and every output is one chain over
+// ascending k, so the tile's height, the place where a chain is interrupted and the instruction set
+// cannot change a bit; a bfloat16 is upconverted in registers, exactly, and takes the same chain.
 #ifndef TITAN_CORE_KERNELS_TILE_H_
 #define TITAN_CORE_KERNELS_TILE_H_
 
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "core/kernels/order.h"
+#include "core/kernels/panels.h"
 
 namespace titan::kernels::internal {
 
@@ -33,19 +35,29 @@ class RowTiles {
   int64_t count_, base_, longer_;
 };
 
-struct TileKernels {
-  int max_rows;  // 14 with AVX-512, 6 with AVX2: what the registers hold
-
+// Products with a panel whose elements are of type W. For bfloat16 a chain may be interrupted only
+// at an even k, so a leaf has an even length where there are several.
+template <typename W>
+struct WeightTile {
   // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
   // floats or null). 1 <= columns <= 32; nothing beyond is written.
-  void (*output)(int rows, const float* a, const float* b, int64_t k, int leaves, const float* bias,
+  void (*output)(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
                  float* c, int64_t ldc, int columns);
   // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
-  void (*chain)(int rows, const float* a, const float* b, int64_t k, bool resume, float* c,
+  void (*chain)(int rows, const float* a, const W* b, int64_t k, bool resume, float* c,
                 int64_t ldc);
-  // c[rows][columns] = c + chain over k from +0.
+};
+
+struct TileKernels {
+  int max_rows;  // 14 with AVX-512, 6 with AVX2: what the registers hold
+  WeightTile<float> f32;
+  WeightTile<BFloat16> bf16;
+  // c[rows][columns] = c + chain over k from +0; both operands are activations, b[k][32].
   void (*accumulate)(int rows, const float* a, const float* b, int64_t k, float* c, int64_t ldc,
                      int columns);
+
+  const WeightTile<float>& For(const float*) const { return f32; }
+  const WeightTile<BFloat16>& For(const BFloat16*) const { return bf16; }
 };
 
 // Those of the instruction set in use.
@@ -57,6 +69,13 @@ void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
 void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
 // y[k][columns] (stride ldy) -> panel[k][32], pad columns +0.
 void PackPanelRows(const float* y, int64_t ldy, int columns, int64_t k, float* panel);
+
+// Steps [k0, k0 + count) of a panel as floats [count][32]: the panel itself, or upconverted into
+// `buffer`. REQUIRES: k0 is even.
+inline const float* AsFloats(const float* panel, int64_t k0, int64_t, float*) {
+  return panel + k0 * kPanelColumns;
+}
+const float* AsFloats(const BFloat16* panel, int64_t k0, int64_t count, float* buffer);
 
 // out[j][i] = in[i][j] for a 4 x 4 block.
 inline void Transpose4x4(const float* in, int64_t ldi, float* out, int64_t ldo) {

@@ -7,6 +7,7 @@ titan_test(kernels_linear_test LABEL parity TIMEOUT 120
     unit/core/kernels/linear_test.cc
     unit/core/kernels/panels_test.cc
     unit/core/kernels/pool_test.cc
+    unit/core/kernels/w16_test.cc
   USES core/base core/kernels)
 # Also under the sanitizers, which run unit.
 set_tests_properties(parity/kernels_linear_test PROPERTIES LABELS "unit;parity")

@@ -18,6 +18,8 @@ namespace {
 // A change of either is a change of the contract: weights and journals made before do not replay.
 constexpr char kForwardDigest[] = "cf95bc7c8b3ceee8f27e7b0b05741662";
 constexpr char kTrainingDigest[] = "8002c033af56676d1f4542c765f2cc4d";
+constexpr char kForwardW16Digest[] = "d49d5df06217d6f5b1f96ef7cd9316c7";
+constexpr char kTrainingW16Digest[] = "c427ec73707872dc9d7049107bbd9863";
 
 std::string Text(const std::vector<ContractItem>& items) {
   std::string text;
@@ -38,6 +40,12 @@ TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
                                                    << Text(forward);
       EXPECT_EQ(DigestOf(training), kTrainingDigest) << isa << " " << threads << "\n"
                                                      << Text(training);
+      const std::vector<ContractItem> forward_w16 = ForwardW16Items(pool);
+      const std::vector<ContractItem> training_w16 = TrainingW16Items(pool);
+      EXPECT_EQ(DigestOf(forward_w16), kForwardW16Digest) << isa << " " << threads << "\n"
+                                                          << Text(forward_w16);
+      EXPECT_EQ(DigestOf(training_w16), kTrainingW16Digest) << isa << " " << threads << "\n"
+                                                            << Text(training_w16);
     }
   }
   ASSERT_TRUE(SetIsa("auto").ok());
@@ -46,7 +54,10 @@ TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
 TEST(DigestTest, ItemsHaveDistinctNamesAndValues) {
   Pool pool(2);
   std::vector<ContractItem> items = ForwardKernelItems(pool);
-  for (const ContractItem& item : TrainingKernelItems(pool)) items.push_back(item);
+  for (const auto& more :
+       {TrainingKernelItems(pool), ForwardW16Items(pool), TrainingW16Items(pool)}) {
+    items.insert(items.end(), more.begin(), more.end());
+  }
   std::set<std::string> names, values;
   for (const ContractItem& item : items) {
     names.insert(item.name);
