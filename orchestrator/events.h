@@ -126,6 +126,7 @@ struct TrainResult {
   bool updated = false;
   double loss = 0, gradient_norm = 0, clip_fraction = 0, ratio_max = 0, learning_rate = 0;
   uint64_t tokens_trained = 0;
+  uint32_t sample_tokens_max = 0;
   ParityTotals parity;
   std::string first_difference;  // for people; empty: none
   uint32_t samples_per_pack_min = 0;

@@ -63,6 +63,7 @@ struct StepReport {
   uint32_t samples = 0;
   uint64_t tokens_generated = 0;
   uint64_t tokens_trained = 0;
+  uint32_t sample_tokens_max = 0;  // prompt and reply of the longest trained sample
   double completion_tokens_mean = 0;
   double loss = 0;
   double gradient_norm = 0;

@@ -266,6 +266,7 @@ StepReport RunEngine::MakeReport(const OpenStep& step, const StepPlan& plan,
   report.completion_tokens_mean = static_cast<double>(report.tokens_generated) / report.samples;
   for (auto& [id, share] : shares) report.generator_shares.push_back(std::move(share));
   report.tokens_trained = result.tokens_trained;
+  report.sample_tokens_max = result.sample_tokens_max;
   report.loss = result.loss;
   report.gradient_norm = result.gradient_norm;
   report.clip_fraction = result.clip_fraction;

@@ -15,10 +15,6 @@
 
 namespace titan::rewards {
 
-// The candidate with the smallest edit distance to name; "" when none is near (over half of its
-// length).
-std::string NearestName(std::string_view name, const std::vector<std::string>& candidates);
-
 class Parameters {
  public:
   // `json` must outlive this object. owner: the grader's name, the first word of every message.

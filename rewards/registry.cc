@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rewards/registry.h"
 
+#include "core/base/nearest_name.h"
 #include "rewards/exact_match.h"
 #include "rewards/numeric_match.h"
 #include "rewards/parameters.h"

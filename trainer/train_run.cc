@@ -248,6 +248,7 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
     size_t at = 0;
     for (const TrainingSample* sample : batch.samples) {
       const size_t n = sample->reply.size();
+      result->sample_tokens_max = std::max(result->sample_tokens_max, sample->length());
       const double weight = AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
       const SequenceLoss loss =
           PolicySequenceLoss(config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs,

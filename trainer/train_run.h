@@ -68,6 +68,7 @@ struct UpdateResult {
   double ratio_max = 0.0;
   double ratio_mean = 0.0;
   int64_t tokens_trained = 0;
+  int64_t sample_tokens_max = 0;  // prompt and reply of the longest trained sample
   ParityResult parity;  // of the loss's own forward, when asked for
   double forward_seconds = 0.0;
   double backward_seconds = 0.0;

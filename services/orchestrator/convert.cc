@@ -143,6 +143,7 @@ v1::StepReport ToProto(const StepReport& r) {
   out.set_samples(r.samples);
   out.set_tokens_generated(r.tokens_generated);
   out.set_tokens_trained(r.tokens_trained);
+  out.set_sample_tokens_max(r.sample_tokens_max);
   out.set_completion_tokens_mean(r.completion_tokens_mean);
   out.set_loss(r.loss);
   out.set_gradient_norm(r.gradient_norm);
@@ -185,6 +186,7 @@ StepReport FromProto(const v1::StepReport& p) {
   r.samples = p.samples();
   r.tokens_generated = p.tokens_generated();
   r.tokens_trained = p.tokens_trained();
+  r.sample_tokens_max = p.sample_tokens_max();
   r.completion_tokens_mean = p.completion_tokens_mean();
   r.loss = p.loss();
   r.gradient_norm = p.gradient_norm();

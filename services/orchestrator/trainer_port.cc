@@ -57,6 +57,7 @@ TrainResult FromProto(const pb::TrainStepResponse& p) {
   r.ratio_max = p.ratio_max();
   r.learning_rate = p.learning_rate();
   r.tokens_trained = p.tokens_trained();
+  r.sample_tokens_max = p.sample_tokens_max();
   r.parity = {p.logprob_difference_max(), p.tokens_differing(), p.tokens_compared()};
   if (!p.differences().empty()) {
     const auto& d = p.differences(0);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/base/nearest_name.h"
 #include "core/runtime/files.h"
 
 namespace titan::rpc {
@@ -226,21 +227,6 @@ void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* m
   }
 }
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 void ConfigOrigins::SetFromFile(const std::string& path, const std::string& where,
@@ -255,19 +241,6 @@ void ConfigOrigins::SetFromFlag(const std::string& path, const std::string& flag
 std::string ConfigOrigins::Of(const std::string& path) const {
   const auto at = origins_.find(path);
   return at == origins_.end() ? "default" : at->second;
-}
-
-std::string NearestName(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;  // farther is another word
-  for (const std::string& candidate : candidates) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 Status ReadConfigText(std::string_view text, const std::string& where, Message* message,

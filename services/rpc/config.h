@@ -60,10 +60,6 @@ std::string ToJsonText(const google::protobuf::Message& message, bool all_fields
 // {"config": {...}, "origins": {"daemon.listen": "default", ...}}: what --print_config shows.
 std::string PrintConfig(const google::protobuf::Message& message, const ConfigOrigins& origins);
 
-// The candidate with the least edit distance, if it is near enough to be what was meant; else
-// empty.
-std::string NearestName(std::string_view name, const std::vector<std::string>& candidates);
-
 }  // namespace titan::rpc
 
 #endif  // TITAN_SERVICES_RPC_CONFIG_H_

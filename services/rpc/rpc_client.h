@@ -6,6 +6,10 @@
 //   CallUnary ---------------> async()->Method ... reply
 //      co_await <---- post to the strand --------------'
 //
+// gRPC runs completions on its own threads and shuts these down with the last channel, which must
+// therefore not be freed on one of them. So what a call owns (its context, and through it the
+// channel; whatever its callbacks hold) is handed to the control strand and freed there.
+//
 // Coroutines return StatusOr and do not throw, save for asio's own cancellation (operation_aborted)
 // when the coroutine that awaits was cancelled by its owner; the call is then cancelled at the peer
 // as well. Every call has a deadline. At shutdown CancelAll() ends what is in flight, and later
@@ -75,6 +79,23 @@ class RpcClient {
   bool closed_ = false;
 };
 
+namespace internal {
+
+// A thing that every copy of a callback shares and the first call takes away whole. The callback's
+// copies die on gRPC's threads; what was taken does not.
+template <typename T>
+class HandOver {
+ public:
+  explicit HandOver(std::shared_ptr<T> thing)
+      : slot_(std::make_shared<std::shared_ptr<T>>(std::move(thing))) {}
+  std::shared_ptr<T> Take() const { return std::exchange(*slot_, nullptr); }
+
+ private:
+  std::shared_ptr<std::shared_ptr<T>> slot_;
+};
+
+}  // namespace internal
+
 // Method of a stub's async_interface, as in
 // &WeightStoreService::StubInterface::async_interface::BeginVersion.
 template <typename Async, typename Request, typename Response>
@@ -91,25 +112,27 @@ void CallUnaryThen(RpcClient& client, Stub& stub, UnaryMethod<Async, Request, Re
     Request request;
     Response response;
     std::function<void(StatusOr<Response>)> done;
+    std::shared_ptr<grpc::ClientContext> context;
   };
-  auto call = std::make_shared<Call>(Call{std::move(request), {}, std::move(done)});
+  auto call =
+      std::make_shared<Call>(Call{std::move(request), {}, std::move(done), client.Open(deadline)});
   auto control = asio::prefer(client.control(), asio::execution::outstanding_work.tracked);
-  auto context = client.Open(deadline);
-  if (context == nullptr) {
+  if (call->context == nullptr) {
     asio::post(control, [call] { call->done(Cancelled("shutting down")); });
     return;
   }
-  auto start = [&client, &stub, method, call, context, control] {
-    (stub.async()->*method)(context.get(), &call->request, &call->response,
-                            [&client, call, context, control](grpc::Status status) {
-                              asio::post(control, [call, status = std::move(status)] {
+  auto start = [&client, &stub, method, call, control] {
+    internal::HandOver<Call> kept(call);
+    (stub.async()->*method)(call->context.get(), &call->request, &call->response,
+                            [&client, kept, control](grpc::Status status) {
+                              asio::post(control, [&client, call = kept.Take(), status] {
+                                client.Close(call->context);
                                 if (status.ok()) {
                                   call->done(std::move(call->response));
                                 } else {
                                   call->done(FromGrpc(status));
                                 }
                               });
-                              client.Close(context);
                             });
   };
   const Milliseconds delay = client.delay().Next();
@@ -148,15 +171,21 @@ asio::awaitable<StatusOr<Response>> CallUnary(RpcClient& client, Stub& stub,
     }
     auto executor = asio::prefer(asio::get_associated_executor(handler, client.control()),
                                  asio::execution::outstanding_work.tracked);
-    auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-    (stub.async()->*method)(call->context.get(), &call->request, &call->response,
-                            [&client, call, executor, shared, slot](grpc::Status status) {
-                              asio::post(executor, [shared, slot, call, status]() mutable {
-                                if (slot.is_connected()) slot.clear();
-                                (*shared)(std::make_shared<grpc::Status>(std::move(status)));
-                              });
-                              client.Close(call->context);
-                            });
+    using Handler = decltype(handler);
+    struct Waiting {
+      Handler resume;
+      std::shared_ptr<Call> call;
+    };
+    internal::HandOver<Waiting> kept(std::make_shared<Waiting>(Waiting{std::move(handler), call}));
+    (stub.async()->*method)(
+        call->context.get(), &call->request, &call->response,
+        [&client, kept, executor, slot](grpc::Status status) {
+          asio::post(executor, [&client, waiting = kept.Take(), slot, status]() mutable {
+            if (slot.is_connected()) slot.clear();
+            client.Close(waiting->call->context);
+            waiting->resume(std::make_shared<grpc::Status>(std::move(status)));
+          });
+        });
   };
   const auto status = co_await asio::async_initiate<decltype(asio::use_awaitable),
                                                     void(std::shared_ptr<grpc::Status>)>(
@@ -187,7 +216,7 @@ using ReadStreamMethod = void (Async::*)(grpc::ClientContext*, const Request*,
 
 namespace internal {
 
-// Owns itself from StartCall to OnDone.
+// Owns itself from StartCall until the control strand has run on_done.
 template <typename Request, typename Response>
 class ReadReactor final : public grpc::ClientReadReactor<Response> {
  public:
@@ -210,8 +239,8 @@ class ReadReactor final : public grpc::ClientReadReactor<Response> {
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      // On the control strand: the StartRead that ended may not have returned there yet, and without
-      // the hold OnDone would free the call under it.
+      // On the control strand: the StartRead that ended may not have returned there yet, and
+      // without the hold OnDone would free the call under it.
       asio::post(control_, [this] { this->RemoveHold(); });
       return;
     }
@@ -223,9 +252,11 @@ class ReadReactor final : public grpc::ClientReadReactor<Response> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    asio::post(control_, [done = std::move(on_done_), status] { done(FromGrpc(status)); });
-    client_.Close(context_);
-    delete this;
+    asio::post(control_, [this, status] {
+      const std::unique_ptr<ReadReactor> self(this);
+      client_.Close(context_);
+      on_done_(FromGrpc(status));
+    });
   }
 
  private:
@@ -300,15 +331,15 @@ class WriteReactor final : public grpc::ClientWriteReactor<Request> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    asio::post(control_, [done = std::move(on_done_), status, response = std::move(response_)] {
+    asio::post(control_, [this, status] {
+      const std::unique_ptr<WriteReactor> self(this);
+      client_.Close(context_);
       if (status.ok()) {
-        done(response);
+        on_done_(std::move(response_));
       } else {
-        done(FromGrpc(status));
+        on_done_(FromGrpc(status));
       }
     });
-    client_.Close(context_);
-    delete this;
   }
 
  private:

@@ -244,6 +244,7 @@ StatusOr<v1::TrainStepResponse> TrainJob::DoStep(const v1::StepHeader& header,
   response.set_ratio_max(update.ratio_max);
   response.set_ratio_mean(update.ratio_mean);
   response.set_tokens_trained(static_cast<uint64_t>(update.tokens_trained));
+  response.set_sample_tokens_max(static_cast<uint32_t>(update.sample_tokens_max));
   response.set_forward_seconds(update.forward_seconds);
   response.set_backward_seconds(update.backward_seconds);
   response.set_optimizer_seconds(update.optimizer_seconds);

@@ -53,6 +53,13 @@ TEST(JobTest, BothGeneratorsWorkAndBatchesAreLarge) {
   for (const StepReport& step : run.steps) EXPECT_GE(step.samples_per_pack_min(), 4u);
 }
 
+TEST(JobTest, ASampleOfMoreThan600TokensIsTrained) {
+  uint32_t longest = 0;
+  for (const StepReport& step : Baseline().steps)
+    longest = std::max(longest, step.sample_tokens_max());
+  EXPECT_GT(longest, 600u);
+}
+
 TEST(JobTest, GenerationOfTheNextStepStartsBeforeItsPredecessorIsCommitted) {
   const JobRun& run = Baseline();
   int early = 0;
@@ -97,16 +104,7 @@ TEST(JobTest, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
 
 TEST(JobTest, RandomDelaysInEveryRpcGiveTheSameBits) {
   TestFolder folder("delays");
-  ClusterConfig config = SmallCluster(folder.path());
-  const auto delay = [](config::v1::DaemonConfig* daemon, uint64_t seed) {
-    daemon->mutable_debug()->set_rpc_delay_max_ms(40);
-    daemon->mutable_debug()->set_rpc_delay_seed(seed);
-  };
-  delay(config.mutable_orchestrator()->mutable_daemon(), 1);
-  delay(config.mutable_generator()->mutable_daemon(), 2);
-  delay(config.mutable_trainer()->mutable_daemon(), 3);
-  delay(config.mutable_weightstore()->mutable_daemon(), 4);
-  delay(config.mutable_reward()->mutable_daemon(), 5);
+  const ClusterConfig config = WithDelays(SmallCluster(folder.path()), 40);
   ExpectSameBits(RunJob(config, SmallJob(kSteps)), /*other_batches=*/true);
 }
 

@@ -116,6 +116,19 @@ config::v1::ClusterConfig SmallCluster(const std::string& data_folder) {
   return config;
 }
 
+config::v1::ClusterConfig WithDelays(config::v1::ClusterConfig config, uint32_t max_ms) {
+  uint64_t seed = 0;
+  for (config::v1::DaemonConfig* daemon :
+       {config.mutable_orchestrator()->mutable_daemon(),
+        config.mutable_generator()->mutable_daemon(), config.mutable_trainer()->mutable_daemon(),
+        config.mutable_weightstore()->mutable_daemon(),
+        config.mutable_reward()->mutable_daemon()}) {
+    daemon->mutable_debug()->set_rpc_delay_max_ms(max_ms);
+    daemon->mutable_debug()->set_rpc_delay_seed(++seed);
+  }
+  return config;
+}
+
 std::vector<std::string> JobRun::digests() const {
   std::vector<std::string> all;
   for (const StepReport& step : steps) all.push_back(step.weights_digest());

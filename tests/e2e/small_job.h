@@ -65,6 +65,9 @@ using StepHook = std::function<void(const orchestrator::v1::StepReport&, const c
 // Two generators, one kernel thread each; folder and programs filled in.
 config::v1::ClusterConfig SmallCluster(const std::string& data_folder);
 
+// Every RPC of every daemon waits up to max_ms first, each daemon by its own seed.
+config::v1::ClusterConfig WithDelays(config::v1::ClusterConfig config, uint32_t max_ms);
+
 // Starts the cluster, runs the job to its end and stops the cluster. Fails the test when the
 // cluster does not start or the job does not succeed.
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,

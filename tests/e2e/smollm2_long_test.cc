@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: what job_test shows on a small model holds on SmolLM2-135M with the demo's settings: the
-// same weights at every step with another fleet, other limits, threads and instruction set, and
-// with a killed generator; an on-policy run compares every trained token. Minutes a run, hence in
-// the long suite.
+// same weights at every step again, with another fleet, other limits, threads and instruction set,
+// with delays in every RPC, and with a killed generator; an on-policy run compares every trained
+// token. Minutes a run, hence in the long suite.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -23,13 +23,24 @@ config::v1::JobSpec DemoSteps(const std::string& folder, uint32_t steps) {
   return demo::MakeJob(demo);
 }
 
-TEST(SmolLM2Test, FleetLimitsThreadsIsaAndAKillChangeNoBit) {
+TEST(SmolLM2Test, FleetLimitsThreadsIsaDelaysAndAKillChangeNoBit) {
   constexpr uint32_t kSteps = 4;
   TestFolder data("smollm2-data");
   const auto spec = DemoSteps(data.path(), kSteps);
   TestFolder quiet_folder("smollm2-quiet");
   const JobRun quiet = RunJob(SmallCluster(quiet_folder.path()), spec);
   ExpectSound(quiet, spec);
+
+  TestFolder again_folder("smollm2-again");
+  const JobRun again = RunJob(SmallCluster(again_folder.path()), spec);
+  ExpectSound(again, spec);
+  EXPECT_EQ(again.digests(), quiet.digests());
+
+  TestFolder delays_folder("smollm2-delays");
+  const JobRun delayed = RunJob(WithDelays(SmallCluster(delays_folder.path()), 40), spec);
+  ExpectSound(delayed, spec);
+  EXPECT_EQ(delayed.digests(), quiet.digests());
+  EXPECT_NE(delayed.batch_fingerprints(), quiet.batch_fingerprints());
 
   TestFolder variant_folder("smollm2-variant");
   auto config = SmallCluster(variant_folder.path());

@@ -71,11 +71,5 @@ TEST(Registry, ErrorsNameTheFieldAndTheNearestName) {
   EXPECT_FALSE(MakeGrader("regex_match", large).ok());
 }
 
-TEST(Registry, NearestName) {
-  EXPECT_EQ(NearestName("selct", {"trim", "select"}), "select");
-  EXPECT_EQ(NearestName("q", {"trim", "select"}), "");
-  EXPECT_EQ(NearestName(std::string(1000, 'a'), {"trim"}), "");
-}
-
 }  // namespace
 }  // namespace titan::rewards

@@ -303,6 +303,35 @@ TEST_F(BridgeTest, NobodyListeningIsUnavailable) {
   EXPECT_FALSE(MakeChannel("127.0.0.1:0").ok());
 }
 
+// gRPC shuts its threads down with the last channel and server; freed on one of these, it would
+// wait for itself. What a completion holds, a channel here, is freed on the control strand.
+TEST_F(BridgeTest, WhatACallHoldsIsFreedOnTheControlStrand) {
+  struct Witness {
+    std::promise<std::thread::id>* freed_on;
+    ~Witness() { freed_on->set_value(std::this_thread::get_id()); }
+  };
+  const auto expect_control = [this](std::future<std::thread::id> freed_on) {
+    EXPECT_EQ(freed_on.get(), control_.get_id());
+  };
+  for (int i = 0; i < 50; ++i) {
+    std::promise<std::thread::id> unary;
+    CallUnaryThen(*client_, *stub_, &Async::GetJob, GetJobRequest(), kLong,
+                  [witness = std::make_shared<Witness>(&unary)](auto) {});
+    expect_control(unary.get_future());
+    std::promise<std::thread::id> reads;
+    CallServerStream(
+        *client_, *stub_, &Async::WatchJob, WatchJobRequest(), kLong,
+        [witness = std::make_shared<Witness>(&reads)](WatchJobResponse) {}, [](const Status&) {});
+    expect_control(reads.get_future());
+    std::promise<std::thread::id> writes;
+    CallClientStream(
+        *client_, *trainer_stub_, &TrainerAsync::TrainStep,
+        []() -> std::optional<TrainStepRequest> { return std::nullopt; }, kLong,
+        [witness = std::make_shared<Witness>(&writes)](auto) {});
+    expect_control(writes.get_future());
+  }
+}
+
 TEST_F(BridgeTest, ServerStreamArrivesInOrderAndEndsWithItsStatus) {
   for (const char* id : {"good", "fails"}) {
     std::promise<Status> done;

@@ -163,10 +163,5 @@ TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
       << error;
 }
 
-TEST(ConfigTest, NearestNameIsNearOrNothing) {
-  EXPECT_EQ(NearestName("max_verions", {"max_versions", "max_running"}), "max_versions");
-  EXPECT_EQ(NearestName("q", {"max_versions"}), "");
-}
-
 }  // namespace
 }  // namespace titan::rpc
