@@ -7,6 +7,11 @@
 #include "core/base/nearest_name.h"
 
 namespace titan::rewards {
+namespace {
+
+constexpr size_t kMaxName = 64;  // of a name from outside in a message
+
+}  // namespace
 Parameters::Parameters(std::string owner, const Json& json)
     : owner_(std::move(owner)), json_(json) {
   if (!json_.is_null() && !json_.is_object()) {

@@ -8,7 +8,8 @@
 //
 // gRPC runs completions on its own threads and shuts these down with the last channel, which must
 // therefore not be freed on one of them. So what a call owns (its context, and through it the
-// channel; whatever its callbacks hold) is handed to the control strand and freed there.
+// channel; whatever its callbacks hold) is handed to the control strand and freed there, or where
+// the call was made when that thread still holds it.
 //
 // Coroutines return StatusOr and do not throw, save for asio's own cancellation (operation_aborted)
 // when the coroutine that awaits was cancelled by its owner; the call is then cancelled at the peer
