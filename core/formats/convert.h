@@ -15,10 +15,16 @@
 
 namespace titan::formats {
 
-// Element formats with a conversion. Q8_0: blocks of 32, f16 scale d then 32 int8 q: d*q. Q4_1:
-// blocks of 32, f16 d, f16 m, 16 bytes whose low halves are elements 0..15 and high halves 16..31:
-// d*q + m.
-enum class StoredType { kF32, kF16, kBF16, kQ8_0, kQ4_1 };
+// Element formats with a conversion. Blocks of 32: f16 d (and m where the name ends in 1), for Q5_*
+// one u32 with bit 4 of each element, then the elements: int8 for Q8_0, else 16 bytes whose low
+// halves are elements 0..15 and high halves 16..31.
+//   Q8_0: d*q    Q4_0: d*(q - 8)    Q5_0: d*(q - 16)    Q4_1, Q5_1: d*q + m
+// Blocks of 256 in groups g with scales of their own:
+//   Q4_K: f16 d, f16 m, 12 bytes of 6-bit scales s and minima n of 8 groups, 128 bytes of halves:
+//         (d*s)*q - m*n
+//   Q6_K: 128 bytes of low halves, 64 bytes of upper 2 bits, 16 int8 scales s, f16 d:
+//         (d*s)*(q - 32)
+enum class StoredType { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ4_K, kQ6_K };
 
 // Elements and bytes of one block; plain types have blocks of 1 element.
 struct BlockShape {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -52,10 +53,20 @@ std::optional<StoredType> StoredTypeOf(uint32_t type_id) {
       return StoredType::kF32;
     case 1:
       return StoredType::kF16;
+    case 2:
+      return StoredType::kQ4_0;
     case 3:
       return StoredType::kQ4_1;
+    case 6:
+      return StoredType::kQ5_0;
+    case 7:
+      return StoredType::kQ5_1;
     case 8:
       return StoredType::kQ8_0;
+    case 12:
+      return StoredType::kQ4_K;
+    case 14:
+      return StoredType::kQ6_K;
     case 30:
       return StoredType::kBF16;
     default:
@@ -462,6 +473,20 @@ StatusOr<std::vector<std::string>> GgufFile::Strings(std::string_view key) const
   return std::vector<std::string>(texts->begin(), texts->end());
 }
 
+StatusOr<std::vector<float>> GgufFile::Floats(std::string_view key) const {
+  const GgufValue* value = Find(key);
+  if (value == nullptr) return KeyError(key, "is missing");
+  const auto* numbers = std::get_if<std::vector<double>>(value);
+  if (numbers == nullptr) return KeyError(key, "must be an array of floats");
+  std::vector<float> out;
+  out.reserve(numbers->size());
+  for (const double number : *numbers) {
+    if (!(std::abs(number) <= FLT_MAX)) return KeyError(key, "holds a number that is not finite");
+    out.push_back(static_cast<float>(number));
+  }
+  return out;
+}
+
 StatusOr<std::vector<int32_t>> GgufFile::Int32s(std::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return KeyError(key, "is missing");
@@ -481,9 +506,10 @@ StatusOr<std::vector<int32_t>> GgufFile::Int32s(std::string_view key) const {
 
 Status GgufFile::CheckConvertible(const GgufTensor& tensor) const {
   if (tensor.type.has_value()) return OkStatus();
-  return Unimplemented(
-      fmt::format("{}: tensor {}: type {} has no conversion (F32, F16, BF16, Q8_0, Q4_1)", path(),
-                  tensor.name, GgufTypeName(tensor.type_id)));
+  return Unimplemented(fmt::format(
+      "{}: tensor {}: type {} has no conversion (F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, "
+      "Q5_1, Q4_K, Q6_K)",
+      path(), tensor.name, GgufTypeName(tensor.type_id)));
 }
 
 Status GgufFile::ConvertTensor(const GgufTensor& tensor, std::span<float> out) const {

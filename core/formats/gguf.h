@@ -72,6 +72,7 @@ class GgufFile {
   StatusOr<std::string> String(std::string_view key) const;
   StatusOr<std::string> StringOr(std::string_view key, std::string_view missing) const;
   StatusOr<std::vector<std::string>> Strings(std::string_view key) const;
+  StatusOr<std::vector<float>> Floats(std::string_view key) const;
   StatusOr<std::vector<int32_t>> Int32s(std::string_view key) const;
 
   // Converts the whole tensor, exact bits, nothing flushed. Unimplemented: a type without a

@@ -157,6 +157,7 @@ class GgufModel : public ModelSource {
   const std::vector<TensorSpec>& tensors() const override { return tensors_; }
   const TokenizerMaterial& tokenizer() const override { return tokenizer_; }
   const std::string& chat_template() const override { return chat_template_; }
+  const std::string& generation_config() const override { return generation_config_; }
 
   Status ReadTensorF32(std::string_view name, std::span<float> out) const override {
     const TensorSpec* spec = FindTensorSpec(tensors_, name);
@@ -201,6 +202,7 @@ class GgufModel : public ModelSource {
   std::vector<TensorSpec> tensors_;
   TokenizerMaterial tokenizer_;
   std::string chat_template_;
+  const std::string generation_config_;  // the format has none
 };
 
 }  // namespace
@@ -295,7 +297,23 @@ StatusOr<std::optional<GgufTokenizer>> ReadGgufTokenizer(const GgufFile& file) {
     TITAN_ASSIGN_OR_RETURN(const int64_t value, file.IntOr(key, 0, last, -1));
     *id = static_cast<int32_t>(value);
   }
-  TITAN_ASSIGN_OR_RETURN(t.add_bos, file.BoolOr("tokenizer.ggml.add_bos_token", false));
+  if (t.model == "llama") {
+    TITAN_ASSIGN_OR_RETURN(t.scores, file.Floats("tokenizer.ggml.scores"));
+    if (t.scores.size() != t.tokens.size()) {
+      return InvalidArgument(fmt::format("{}: key tokenizer.ggml.scores: {} entries for {} tokens",
+                                         file.path(), t.scores.size(), t.tokens.size()));
+    }
+    TITAN_ASSIGN_OR_RETURN(t.add_space_prefix,
+                           file.BoolOr("tokenizer.ggml.add_space_prefix", true));
+    const char* collapse = "tokenizer.ggml.remove_extra_whitespaces";
+    TITAN_ASSIGN_OR_RETURN(const bool collapses, file.BoolOr(collapse, false));
+    if (collapses) return RefuseKey(file, collapse, "only false is covered");
+  }
+  // What the format means by a missing key depends on the kind of the vocabulary.
+  const bool begins =
+      t.model == "llama" || t.pre == "llama-bpe" || t.pre == "llama3" || t.pre == "llama-v3";
+  TITAN_ASSIGN_OR_RETURN(t.add_bos,
+                         file.BoolOr("tokenizer.ggml.add_bos_token", begins && t.bos_id >= 0));
   TITAN_ASSIGN_OR_RETURN(t.add_eos, file.BoolOr("tokenizer.ggml.add_eos_token", false));
   return std::optional<GgufTokenizer>(std::move(t));
 }

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <utility>
 
 #include "core/base/check.h"
 #include "core/formats/json.h"
+#include "core/formats/model_bundle.h"
 #include "core/formats/tensor_set.h"
 
 namespace titan::formats {
@@ -30,22 +30,6 @@ StatusOr<std::string> ReadOptional(const std::string& path, size_t max_bytes) {
 // Buffers that old exporters stored although they follow from the configuration.
 bool IsDerived(std::string_view name) { return name.ends_with(".rotary_emb.inv_freq"); }
 
-// The default template of a value of "chat_template": a text, or a list of {"name", "template"}.
-StatusOr<std::string> DefaultTemplate(const Json& value, const std::string& where) {
-  if (value.is_null()) return std::string();
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_array()) {
-    for (const Json& entry : value) {
-      if (!entry.is_object()) continue;
-      const JsonFields fields(entry, where);
-      TITAN_ASSIGN_OR_RETURN(const std::string name, fields.String("name"));
-      if (name == "default") return fields.String("template");
-    }
-    return std::string();
-  }
-  return InvalidArgument(where + ": chat_template: must be a text or a list of named templates");
-}
-
 class HfFolder : public ModelSource {
  public:
   explicit HfFolder(std::string folder) : folder_(std::move(folder)) {}
@@ -61,6 +45,7 @@ class HfFolder : public ModelSource {
                            ReadOptional(PathOf("tokenizer.json"), kMaxTokenizerBytes));
     TITAN_ASSIGN_OR_RETURN(tokenizer_.tokenizer_config_json,
                            ReadOptional(PathOf("tokenizer_config.json"), kMaxConfigBytes));
+    TITAN_RETURN_IF_ERROR(ReadGenerationConfig());
     return ReadChatTemplate();
   }
 
@@ -69,6 +54,7 @@ class HfFolder : public ModelSource {
   const std::vector<TensorSpec>& tensors() const override { return tensors_; }
   const TokenizerMaterial& tokenizer() const override { return tokenizer_; }
   const std::string& chat_template() const override { return chat_template_; }
+  const std::string& generation_config() const override { return generation_config_; }
 
   Status ReadTensorF32(std::string_view name, std::span<float> out) const override {
     const TensorSpec* spec = FindTensorSpec(tensors_, name);
@@ -119,9 +105,10 @@ class HfFolder : public ModelSource {
       }
       auto shard = shards.find(leaf);
       if (shard == shards.end()) {
-        TITAN_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(PathOf(leaf)));
+        StatusOr<SafetensorsFile> file = SafetensorsFile::Open(PathOf(leaf));
+        if (!file.ok()) return Annotate(file.status(), field);
         shard = shards.emplace(leaf, files_.size()).first;
-        files_.push_back(std::move(file));
+        files_.push_back(*std::move(file));
       }
       if (!files_[shard->second].tensors().contains(name)) {
         return InvalidArgument(fmt::format("{}: {} does not hold it", field, leaf));
@@ -174,17 +161,21 @@ class HfFolder : public ModelSource {
                     kHead, kTable));
   }
 
+  Status ReadGenerationConfig() {
+    const std::string path = PathOf("generation_config.json");
+    TITAN_ASSIGN_OR_RETURN(generation_config_, ReadOptional(path, kMaxConfigBytes));
+    if (generation_config_.empty()) return OkStatus();
+    TITAN_ASSIGN_OR_RETURN(const Json value, ParseJson(generation_config_, path));
+    return value.is_object() ? OkStatus() : InvalidArgument(path + ": must be an object");
+  }
+
   Status ReadChatTemplate() {
     TITAN_ASSIGN_OR_RETURN(chat_template_,
                            ReadOptional(PathOf("chat_template.jinja"), kMaxConfigBytes));
     if (!chat_template_.empty()) return OkStatus();
-    const std::string where = PathOf("tokenizer_config.json");
     if (tokenizer_.tokenizer_config_json.empty()) return OkStatus();
-    TITAN_ASSIGN_OR_RETURN(const Json config, ParseJson(tokenizer_.tokenizer_config_json, where));
-    if (!config.is_object()) return InvalidArgument(where + ": must be an object");
-    const auto it = config.find("chat_template");
-    if (it == config.end()) return OkStatus();
-    TITAN_ASSIGN_OR_RETURN(chat_template_, DefaultTemplate(*it, where));
+    TITAN_ASSIGN_OR_RETURN(chat_template_, ChatTemplateOf(tokenizer_.tokenizer_config_json,
+                                                          PathOf("tokenizer_config.json")));
     return OkStatus();
   }
 
@@ -195,15 +186,8 @@ class HfFolder : public ModelSource {
   std::map<std::string, size_t, std::less<>> file_of_;  // tensor name -> index in files_
   TokenizerMaterial tokenizer_;
   std::string chat_template_;
+  std::string generation_config_;
 };
-
-Status WriteText(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out.fail()) return Unavailable(fmt::format("{}: cannot write", path.string()));
-  return OkStatus();
-}
 
 }  // namespace
 
@@ -211,31 +195,6 @@ StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder) {
   auto model = std::make_unique<HfFolder>(folder);
   TITAN_RETURN_IF_ERROR(model->Load());
   return std::unique_ptr<ModelSource>(std::move(model));
-}
-
-StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
-                                                const ModelConfig& config,
-                                                const TokenizerMaterial& tokenizer,
-                                                const std::string& chat_template) {
-  TITAN_RETURN_IF_ERROR(ValidateModelConfig(config));
-  const std::filesystem::path root(folder);
-  std::error_code error;
-  std::filesystem::create_directories(root, error);
-  if (error) return Unavailable(fmt::format("{}: cannot create: {}", folder, error.message()));
-  TITAN_RETURN_IF_ERROR(WriteText(root / "config.json", ToHfConfigJson(config)));
-  const std::pair<const char*, const std::string*> texts[] = {
-      {"tokenizer.json", &tokenizer.tokenizer_json},
-      {"tokenizer_config.json", &tokenizer.tokenizer_config_json},
-      {"chat_template.jinja", &chat_template},
-  };
-  for (const auto& [leaf, text] : texts) {
-    if (text->empty()) continue;
-    TITAN_RETURN_IF_ERROR(WriteText(root / leaf, *text));
-  }
-  TITAN_ASSIGN_OR_RETURN(SafetensorsWriter writer,
-                         SafetensorsWriter::Create((root / "model.safetensors").string(),
-                                                   CanonicalTensors(config), {{"format", "pt"}}));
-  return HfFolderWriter(std::move(writer));
 }
 
 }  // namespace titan::formats

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A folder in Hugging Face layout: as a ModelSource, and written out of a running model.
+// A folder in Hugging Face layout: as a ModelSource (config.json, model.safetensors or
+// model.safetensors.index.json with its shards; generation_config.json, tokenizer.json,
+// tokenizer_config.json, chat_template.jinja where they are there), and written.
 #ifndef TITAN_CORE_FORMATS_HF_FOLDER_H_
 #define TITAN_CORE_FORMATS_HF_FOLDER_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "core/base/status.h"
-#include "core/formats/model_config.h"
+#include "core/formats/model_bundle.h"
 #include "core/formats/model_source.h"
 #include "core/formats/safetensors.h"
 
@@ -19,26 +22,31 @@ namespace titan::formats {
 
 StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder);
 
-// Writes config.json and model.safetensors (F32) into a folder that transformers loads, and the
-// tokenizer files where the source has them in that form. The weights file appears only when Finish
-// succeeds. One thread.
+// Writes a whole folder: config.json, generation_config.json, tokenizer.json,
+// tokenizer_config.json with the chat template, model.safetensors (F32). Everything is written into
+// a folder beside it, "<folder>.partial-<process>-<n>", which takes the name when Finish succeeds;
+// an abandoned writer removes it. Memory does not grow with the model. One thread.
 class HfFolderWriter {
  public:
-  // Makes the folder if it is missing. A GGUF's tokenizer is not converted: the folder then has no
-  // tokenizer.json; the chat template is written in every case.
-  static StatusOr<HfFolderWriter> Create(const std::string& folder, const ModelConfig& config,
-                                         const TokenizerMaterial& tokenizer,
-                                         const std::string& chat_template);
+  // FailedPrecondition: the folder exists and is not empty. InvalidArgument: the bundle.
+  // Unavailable, with path and reason: the system refused.
+  static StatusOr<HfFolderWriter> Create(const std::string& folder, const ModelBundle& bundle);
+  HfFolderWriter(HfFolderWriter&& other) noexcept { *this = std::move(other); }
+  HfFolderWriter& operator=(HfFolderWriter&& other) noexcept;
+  ~HfFolderWriter();
+
   // In the order of CanonicalTensors(config), each in any number of pieces; as SafetensorsWriter.
   Status Append(std::string_view name, std::span<const float> values) {
-    return writer_.Append(name, values);
+    return weights_->Append(name, values);
   }
-  Status Finish() { return writer_.Finish(); }
+  Status Finish();
 
  private:
-  explicit HfFolderWriter(SafetensorsWriter writer) : writer_(std::move(writer)) {}
+  HfFolderWriter() = default;
 
-  SafetensorsWriter writer_;
+  std::string folder_;
+  std::string partial_;  // "" once it is gone
+  std::optional<SafetensorsWriter> weights_;
 };
 
 }  // namespace titan::formats

@@ -26,14 +26,16 @@ namespace titan::formats {
 
 // The tokenizer keys of a GGUF file (tokenizer.ggml.*), as they stand there.
 struct GgufTokenizer {
-  std::string model;  // "gpt2" = byte-level BPE
+  std::string model;  // "gpt2" = byte-level BPE, "llama" = SentencePiece's BPE
   std::string pre;    // names the pre-tokenizer, for example "smollm"
   std::vector<std::string> tokens;
   std::vector<int32_t>
       token_types;                  // llama.cpp's numbers: 1 normal, 3 control, 4 user-defined, ...
   std::vector<std::string> merges;  // "left right"
+  std::vector<float> scores;        // of the tokens, for model "llama"; else empty
   int32_t bos_id = -1, eos_id = -1, unk_id = -1, pad_id = -1;  // -1: none
   bool add_bos = false, add_eos = false;
+  bool add_space_prefix = true;  // model "llama": a space before each text
 };
 
 // What core/text makes a tokenizer of: exactly one of the two is set; neither = the model has none.
@@ -65,11 +67,13 @@ class ModelSource {
   virtual const TokenizerMaterial& tokenizer() const = 0;
   // The model's default chat template; "" = it has none.
   virtual const std::string& chat_template() const = 0;
+  // Text of generation_config.json, a JSON object; "" = it has none.
+  virtual const std::string& generation_config() const = 0;
 };
 
-// Opens a GGUF file or a Hugging Face folder, by what the path is. NotFound: no such path.
-// InvalidArgument / DataLoss: malformed, naming file and field. Unimplemented: not covered, by
-// name.
+// Opens a GGUF file, a Hugging Face folder, or a folder without config.json that holds one GGUF
+// file; told apart by what they hold. NotFound: no such path, or nothing of a model there.
+// InvalidArgument: malformed, naming file and field. Unimplemented: not covered, by name.
 StatusOr<std::unique_ptr<ModelSource>> OpenModelSource(const std::string& path);
 
 }  // namespace titan::formats

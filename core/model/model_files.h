@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/base/status.h"
-#include "core/formats/model_config.h"
+#include "core/formats/model_bundle.h"
 #include "core/formats/model_source.h"
 #include "core/kernels/pool.h"
 #include "core/model/parameters.h"
@@ -22,12 +22,12 @@ namespace titan::model {
 Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
                    const ParameterTable& table, float* slot);
 
-// Writes <folder>/model.safetensors (F32, names and shapes of the table) and <folder>/config.json,
-// which transformers loads. The folder is made if needed; each file is written under another name,
-// synced, then renamed. ResourceExhausted, Internal: names the path and the system's reason.
-Status ExportSafetensors(kernels::Pool& pool, const ParameterTable& table,
-                         const formats::ModelConfig& config, const float* slot,
-                         const std::string& folder);
+// Writes a folder that transformers loads: the bundle's files and model.safetensors (F32, names and
+// shapes of the table) out of the slot, which may be a version mapped from the weight store. Beside
+// the slot at most one tensor is in memory. The folder appears whole or not at all: errors of
+// formats::HfFolderWriter. REQUIRES: table is of bundle.config.
+Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const float* slot,
+                      const formats::ModelBundle& bundle, const std::string& folder);
 
 }  // namespace titan::model
 

@@ -7,4 +7,5 @@ titan_test(formats_test LABEL unit
 find_package(OpenSSL REQUIRED)
 titan_test(gguf_golden_test LABEL golden SOURCES golden_runner/gguf_golden_test.cc
   USES core/formats core/base LIBS OpenSSL::Crypto)
-set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/gguf_tensors.json)
+set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/gguf_tensors.json
+  formats/gguf_blocks.json)

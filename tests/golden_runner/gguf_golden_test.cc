@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: every tensor of the real GGUF file has the oracle's bits, both as stored and under its
-// Hugging Face name. Method: SHA-256 of the f32 bytes of each of the 272 tensors, against
-// tests/golden/model/gguf_tensors.json.
+// Hugging Face name, and every quantised type converts to the oracle's bits. Method: SHA-256 of the
+// f32 bytes of each of the 272 tensors, against tests/golden/model/gguf_tensors.json; blocks of all
+// types, bit for bit, against tests/golden/formats/gguf_blocks.json.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cstring>
+#include <map>
 #include <set>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "core/formats/gguf.h"
 #include "core/formats/gguf_model.h"
@@ -79,6 +86,47 @@ TEST(GgufGolden, TheConfigurationOfTheRealModelIsRead) {
   EXPECT_EQ(c.bos_token_id, 1);
   EXPECT_EQ(c.eos_token_ids, std::vector<int32_t>{2});
   EXPECT_NE((*model)->chat_template().find("<|im_start|>"), std::string::npos);
+}
+
+std::string Unhex(const std::string& hex) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+TEST(GgufGolden, QuantisedBlocksHaveTheBitsOfTheOracle) {
+  const std::map<std::string, StoredType> types = {
+      {"Q4_0", StoredType::kQ4_0}, {"Q4_1", StoredType::kQ4_1}, {"Q5_0", StoredType::kQ5_0},
+      {"Q5_1", StoredType::kQ5_1}, {"Q8_0", StoredType::kQ8_0}, {"Q4_K", StoredType::kQ4_K},
+      {"Q6_K", StoredType::kQ6_K}};
+  GoldenFile golden("formats/gguf_blocks.json");
+  std::set<std::string> seen;
+  golden.Run([&](const nlohmann::json& c) -> std::string {
+    const auto type = types.find(c["type"].get<std::string>());
+    if (type == types.end()) return "type " + c["type"].get<std::string>();
+    seen.insert(type->first);
+    const std::string stored = Unhex(c["bytes_hex"]);
+    const std::string want = Unhex(c["values_f32_hex"]);
+    const BlockShape block = BlockShapeOf(type->second);
+    std::vector<float> values(want.size() / sizeof(float));
+    EXPECT_EQ(stored.size() * static_cast<size_t>(block.elements),
+              values.size() * static_cast<size_t>(block.bytes));
+    ConvertToF32(type->second,
+                 std::span(reinterpret_cast<const uint8_t*>(stored.data()), stored.size()), values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      float expected;
+      std::memcpy(&expected, want.data() + i * sizeof(float), sizeof(float));
+      EXPECT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected))
+          << "element " << i << ": " << values[i] << ", the oracle has " << expected;
+    }
+    return "";
+  });
+  golden.ExpectSkipped(0);
+  if (golden::IsDefaultGoldenDir()) {
+    EXPECT_EQ(seen.size(), types.size());
+  }
 }
 
 }  // namespace

@@ -32,13 +32,6 @@ bool Contains(std::string_view text, std::string_view part) { return text.find(p
 // Ids of the tokens "0".."9" in the tokenizer: '!' is 4 and ASCII follows in order.
 bool IsDigitToken(int64_t token) { return token >= 4 + ('0' - '!') && token <= 4 + ('9' - '!'); }
 
-Status WriteText(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  return out ? OkStatus() : Internal("cannot write " + path);
-}
-
 }  // namespace
 
 formats::ModelConfig SmallModelConfig(const SmallModelOptions& options) {
@@ -127,8 +120,6 @@ Status MakeSmallModel(const std::string& folder, uint64_t seed, const SmallModel
   TITAN_ASSIGN_OR_RETURN(const model::Floats slot, model::AllocateFloats(table.slot_floats()));
   kernels::Pool pool(1);
   FillSmallModelSlot(pool, table, seed, options, slot.get());
-  TITAN_RETURN_IF_ERROR(model::ExportSafetensors(pool, table, config, slot.get(), folder));
-
   const std::string source =
       std::string(TITAN_SOURCE_DIR) + "/tests/golden/tokenizer/tiny_bpe.tokenizer.json";
   std::ifstream in(source);
@@ -137,17 +128,20 @@ Status MakeSmallModel(const std::string& folder, uint64_t seed, const SmallModel
   for (int id = kTokenizerSize; id < options.vocab_size; ++id) {
     tokenizer["model"]["vocab"]["[filler" + std::to_string(id) + "]"] = id;
   }
-  TITAN_RETURN_IF_ERROR(WriteText(folder + "/tokenizer.json", tokenizer.dump()));
+  formats::ModelBundle bundle;
+  bundle.config = config;
+  bundle.tokenizer_json = tokenizer.dump();
   const nlohmann::ordered_json tokenizer_config = {
       {"tokenizer_class", "PreTrainedTokenizerFast"},
       {"bos_token", "<|bos|>"},
       {"eos_token", "<|eos|>"},
-      {"chat_template",
-       "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
-       "{% if message['role'] == 'assistant' %}<|eos|>{% endif %}{% endfor %}"
-       "{% if add_generation_prompt %}<|assistant|>{% endif %}"},
   };
-  return WriteText(folder + "/tokenizer_config.json", tokenizer_config.dump(1));
+  bundle.tokenizer_config_json = tokenizer_config.dump(1);
+  bundle.chat_template =
+      "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}"
+      "{% if message['role'] == 'assistant' %}<|eos|>{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>{% endif %}";
+  return model::ExportHfFolder(pool, table, slot.get(), bundle, folder);
 }
 
 }  // namespace titan::test

@@ -77,11 +77,11 @@ TEST(GgufTest, TypesWithoutAConversionAreRefusedByTensorAndType) {
   std::string bytes = ReadBytes(CasePath("gguf/qk_llama.gguf"));
   const size_t name = bytes.find("blk.0.ffn_up.weight");
   ASSERT_NE(name, std::string::npos);
-  bytes[name + 19 + 4 + 16] = 12;  // after name, rank and two dimensions
-  const Status status = OpenModelSource(WriteBytes(folder.path("q4k.gguf"), bytes)).status();
+  bytes[name + 19 + 4 + 16] = 20;  // after name, rank and two dimensions
+  const Status status = OpenModelSource(WriteBytes(folder.path("iq4.gguf"), bytes)).status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(MessageOf(status), HasSubstr("blk.0.ffn_up.weight"));
-  EXPECT_THAT(MessageOf(status), HasSubstr("Q4_K"));
+  EXPECT_THAT(MessageOf(status), HasSubstr("type IQ4_NL"));
 }
 
 std::vector<float> FirstColumn(const ModelSource& model, const std::string& name, size_t width) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 
 #include "core/formats/hf_folder.h"
@@ -82,8 +83,13 @@ TEST(SafetensorsTest, MalformedFilesAreRefusedByName) {
     EXPECT_THAT(MessageOf(file.status()), HasSubstr("bad.safetensors"));
     EXPECT_THAT(MessageOf(file.status()), HasSubstr(c.words));
   }
-  for (const std::string& bytes : {std::string(), std::string("abc"), std::string(8, '\xff')}) {
-    EXPECT_FALSE(SafetensorsFile::Open(WriteBytes(folder.path("bad"), bytes)).ok());
+  std::string huge = FileOf("{}", 0);
+  huge[7] = '\x40';
+  for (const std::string& bytes :
+       {std::string(), std::string("abc"), std::string(8, '\xff'), huge}) {
+    const auto file = SafetensorsFile::Open(WriteBytes(folder.path("bad"), bytes));
+    ASSERT_FALSE(file.ok());
+    EXPECT_THAT(MessageOf(file.status()), HasSubstr("header length"));
   }
 }
 
@@ -169,8 +175,10 @@ TEST(HfFolderTest, ExportOfAGgufReadsBackEqual) {
     ASSERT_TRUE(source.ok()) << source.status();
     const auto values = ReadAll(**source);
     const TempFolder folder;
-    auto writer = HfFolderWriter::Create(folder.path("model"), (*source)->config(),
-                                         (*source)->tokenizer(), "{{ messages }}");
+    ModelBundle bundle;
+    bundle.config = (*source)->config();
+    bundle.chat_template = "{{ messages }}";
+    auto writer = HfFolderWriter::Create(folder.path("model"), bundle);
     ASSERT_TRUE(writer.ok()) << writer.status();
     for (size_t i = 0; i < values.size(); ++i) {
       ASSERT_TRUE(writer->Append((*source)->tensors()[i].name, values[i]).ok());
@@ -221,12 +229,77 @@ TEST(HfFolderTest, ShardsAreReadThroughTheirIndex) {
   EXPECT_EQ(ReadAll(**sharded), ReadAll(**whole));
 }
 
-TEST(HfFolderTest, AWrongIndexIsRefused) {
-  for (const std::string place : {"model-1.safetensors", "../model-2.safetensors", "none", ""}) {
+TEST(HfFolderTest, AWrongIndexIsRefusedByFileAndField) {
+  const std::string in_map = "model.safetensors.index.json: weight_map: model.norm.weight: ";
+  const std::pair<const char*, std::string> places[] = {
+      {"model-1.safetensors", in_map + "model-1.safetensors does not hold it"},
+      {"../model-2.safetensors", in_map + "must be the name of a file"},
+      {"", in_map + "must be the name of a file"},
+      {"none", "none: cannot open"}};
+  for (const auto& [place, words] : places) {
     const TempFolder folder;
     WriteShards(folder, place);
     const Status status = OpenModelSource(folder.path()).status();
     EXPECT_FALSE(status.ok()) << place;
+    EXPECT_THAT(MessageOf(status), HasSubstr(words));
+  }
+  // A shard whose tensor the index places elsewhere, or not at all.
+  const TempFolder folder;
+  WriteShards(folder, "model-2.safetensors");
+  std::string index = ReadBytes(folder.path("model.safetensors.index.json"));
+  const std::string entry = "\"model.norm.weight\": \"model-2.safetensors\"";
+  const size_t at = index.find(entry);
+  ASSERT_NE(at, std::string::npos);
+  index.replace(at, entry.size(), "\"extra\": \"model-2.safetensors\"");
+  WriteBytes(folder.path("model.safetensors.index.json"), index);
+  EXPECT_THAT(MessageOf(OpenModelSource(folder.path()).status()),
+              HasSubstr("weight_map: extra: model-2.safetensors does not hold it"));
+  for (const char* text : {"[]", "{\"weight_map\": 1}", "{", "{\"weight_map\": {\"w\": 1}}"}) {
+    WriteBytes(folder.path("model.safetensors.index.json"), text);
+    EXPECT_THAT(MessageOf(OpenModelSource(folder.path()).status()), HasSubstr("index.json"));
+  }
+}
+
+TEST(HfFolderTest, HalfPrecisionTensorsAreWidenedExactly) {
+  const auto whole =
+      SafetensorsFile::Open(CasePath("safetensors/tied_with_head/model.safetensors"));
+  ASSERT_TRUE(whole.ok());
+  for (const bool bf16 : {true, false}) {
+    // Every tensor holds the numbers 0, 1, 2, ... modulo 128, which both types have.
+    std::string header = "{", data;
+    for (const auto& [name, tensor] : whole->tensors()) {
+      const size_t begin = data.size();
+      for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+        const float value = static_cast<float>(i % 128);
+        const uint32_t bits = std::bit_cast<uint32_t>(value);
+        uint16_t half = static_cast<uint16_t>(bits >> 16);
+        if (!bf16) {
+          half = value == 0
+                     ? uint16_t{0}
+                     : static_cast<uint16_t>(((bits >> 23) - 112) << 10 | (bits >> 13 & 1023));
+        }
+        data.append(reinterpret_cast<const char*>(&half), 2);
+      }
+      std::string shape;
+      for (const int64_t n : tensor.shape) {
+        shape += (shape.empty() ? "" : ", ") + std::to_string(n);
+      }
+      header += (header.size() > 1 ? ", \"" : "\"") + name + "\": {\"dtype\": \"" +
+                (bf16 ? "BF16" : "F16") + "\", \"shape\": [" + shape + "], \"data_offsets\": [" +
+                std::to_string(begin) + ", " + std::to_string(data.size()) + "]}";
+    }
+    const TempFolder folder;
+    std::string file = FileOf(header + "}", 0);
+    WriteBytes(folder.path("model.safetensors"), file + data);
+    WriteBytes(folder.path("config.json"),
+               ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+    const auto model = OpenModelSource(folder.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    for (const std::vector<float>& values : ReadAll(**model)) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        ASSERT_EQ(values[i], static_cast<float>(i % 128)) << i;
+      }
+    }
   }
 }
 

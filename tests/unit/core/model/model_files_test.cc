@@ -68,8 +68,9 @@ TEST(ModelFilesTest, WhatIsExportedLoadsToTheSameBytes) {
       const LoadedModel loaded = LoadModel(folder / "m");
       EXPECT_EQ(loaded.decoder->config(), SmallModelConfig(options));
       kernels::Pool pool(2);
-      const Status exported = model::ExportSafetensors(
-          pool, loaded.table(), loaded.decoder->config(), loaded.slot.get(), folder / "again");
+      const formats::ModelBundle bundle = {.config = loaded.decoder->config()};
+      const Status exported =
+          model::ExportHfFolder(pool, loaded.table(), loaded.slot.get(), bundle, folder / "again");
       ASSERT_TRUE(exported.ok()) << exported;
       const LoadedModel again = LoadModel(folder / "again");
       EXPECT_EQ(again.decoder->config(), loaded.decoder->config());
@@ -131,8 +132,9 @@ TEST(ModelFilesTest, TiedModelWithAStoredHeadLoadsAndStaysTied) {
   const std::vector<float> trained = LastLogits(model, pool, ids);
   EXPECT_FALSE(SameBits(trained, logits));
   const TempFolder out;
-  const Status exported = model::ExportSafetensors(pool, model.table(), model.decoder->config(),
-                                                   model.slot.get(), out / "m");
+  const formats::ModelBundle bundle = {.config = model.decoder->config()};
+  const Status exported =
+      model::ExportHfFolder(pool, model.table(), model.slot.get(), bundle, out / "m");
   ASSERT_TRUE(exported.ok()) << exported;
   const LoadedModel again = LoadModel(out / "m");
   EXPECT_TRUE(again.table().tied());

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "core/base/check.h"
+#include "core/formats/hf_folder.h"
+
+namespace titan::formats {
+namespace {
+
+constexpr int kMaxTries = 1000;  // of names for the folder that is being written
+
+Status SystemError(const std::string& path, std::string_view action, int error) {
+  const std::string message = fmt::format("{}: cannot {}: {}", path, action, std::strerror(error));
+  return error == ENOSPC || error == EDQUOT ? ResourceExhausted(message) : Unavailable(message);
+}
+
+Status WriteSynced(const std::string& path, std::string_view text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) return SystemError(path, "create", errno);
+  Status status = OkStatus();
+  while (!text.empty() && status.ok()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      status = SystemError(path, "write", errno);
+    } else {
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+  if (status.ok() && fsync(fd) != 0) status = SystemError(path, "sync", errno);
+  close(fd);
+  return status;
+}
+
+Status SyncFolder(const std::string& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return SystemError(folder, "open", errno);
+  const Status status = fsync(fd) == 0 ? OkStatus() : SystemError(folder, "sync", errno);
+  close(fd);
+  return status;
+}
+
+// A new folder beside `folder`.
+StatusOr<std::string> MakePartial(const std::string& folder) {
+  for (int i = 0; i < kMaxTries; ++i) {
+    const std::string path = fmt::format("{}.partial-{}-{}", folder, getpid(), i);
+    if (mkdir(path.c_str(), 0777) == 0) return path;
+    if (errno != EEXIST) return SystemError(path, "create", errno);
+  }
+  return Unavailable(folder + ": too many unfinished exports beside it, remove them");
+}
+
+}  // namespace
+
+StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
+                                                const ModelBundle& bundle) {
+  TITAN_ASSIGN_OR_RETURN(const FolderTexts texts, FolderTextsOf(bundle));
+  std::filesystem::path root(folder);
+  if (!root.has_filename()) root = root.parent_path();  // a slash at the end
+  if (root.empty()) return InvalidArgument("the folder to write: is an empty path");
+  std::error_code error;
+  if (std::filesystem::exists(root, error) &&
+      !(std::filesystem::is_directory(root, error) && std::filesystem::is_empty(root, error))) {
+    return FailedPrecondition(root.string() +
+                              ": exists and is not an empty folder, name a new one");
+  }
+  if (root.has_parent_path()) {
+    std::filesystem::create_directories(root.parent_path(), error);
+    if (error) return SystemError(root.parent_path().string(), "create", error.value());
+  }
+  HfFolderWriter writer;
+  writer.folder_ = root.string();
+  TITAN_ASSIGN_OR_RETURN(writer.partial_, MakePartial(writer.folder_));
+  const std::pair<const char*, const std::string*> files[] = {
+      {"config.json", &texts.config_json},
+      {"generation_config.json", &texts.generation_config_json},
+      {"tokenizer.json", &texts.tokenizer_json},
+      {"tokenizer_config.json", &texts.tokenizer_config_json}};
+  for (const auto& [leaf, text] : files) {
+    if (text->empty()) continue;
+    TITAN_RETURN_IF_ERROR(WriteSynced(fmt::format("{}/{}", writer.partial_, leaf), *text));
+  }
+  TITAN_ASSIGN_OR_RETURN(
+      SafetensorsWriter weights,
+      SafetensorsWriter::Create(writer.partial_ + "/model.safetensors",
+                                CanonicalTensors(bundle.config), {{"format", "pt"}}));
+  writer.weights_ = std::move(weights);
+  return writer;
+}
+
+HfFolderWriter& HfFolderWriter::operator=(HfFolderWriter&& other) noexcept {
+  std::swap(folder_, other.folder_);
+  std::swap(partial_, other.partial_);
+  std::swap(weights_, other.weights_);
+  return *this;
+}
+
+HfFolderWriter::~HfFolderWriter() {
+  if (partial_.empty()) return;
+  weights_.reset();
+  std::error_code ignored;
+  std::filesystem::remove_all(partial_, ignored);
+}
+
+Status HfFolderWriter::Finish() {
+  TITAN_CHECK(!partial_.empty());
+  TITAN_RETURN_IF_ERROR(weights_->Finish());
+  if (rename(partial_.c_str(), folder_.c_str()) != 0) {
+    return SystemError(folder_, "rename to", errno);
+  }
+  partial_.clear();
+  const std::string parent = std::filesystem::path(folder_).parent_path().string();
+  return SyncFolder(parent.empty() ? "." : parent);
+}
+
+}  // namespace titan::formats
