@@ -113,7 +113,8 @@ function(titan_test name)
     target_link_libraries(${name} PRIVATE ${targets} ${T_LIBS} GTest::gtest_main GTest::gmock)
   endif()
   target_compile_definitions(${name} PRIVATE
-    TITAN_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TITAN_BINARY_DIR="${PROJECT_BINARY_DIR}" TITAN_WHEELS_DIR="${TITAN_WHEELS}")
+    TITAN_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TITAN_BINARY_DIR="${PROJECT_BINARY_DIR}" TITAN_WHEELS_DIR="${TITAN_WHEELS}"
+    TITAN_TEST_WHEELS_DIR="${TITAN_TEST_WHEELS}")
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()

@@ -18,12 +18,10 @@
 #include <vector>
 
 #include "core/base/hash.h"
-#include "core/base/ids.h"
 #include "core/base/status.h"
+#include "core/text/token_model.h"
 
 namespace titan::text {
-
-inline constexpr TokenId kNoToken = -1;
 
 // The bytes that a vocabulary entry stands for; false if a character is not of the byte alphabet.
 // REQUIRES: valid UTF-8.
@@ -31,7 +29,7 @@ bool BytesOfEntry(std::string_view entry, std::string* bytes);
 // The vocabulary entry of some bytes.
 std::string EntryOfBytes(std::string_view bytes);
 
-class BytePairModel {
+class BytePairModel : public TokenModel {
  public:
   struct Options {
     // (entry, id); ids need not be contiguous.
@@ -49,12 +47,9 @@ class BytePairModel {
 
   // Appends the tokens of one piece. A byte without a token of its own is left out, as the
   // reference implementations do: see bytes_without_token.
-  void EncodePiece(std::string_view piece, std::vector<TokenId>* out) const;
-
-  // kNoToken if the entry does not exist.
-  TokenId FindEntry(std::string_view entry) const;
-  // Bytes that no text can be encoded with, ascending.
-  std::vector<uint8_t> bytes_without_token() const;
+  void EncodePiece(std::string_view piece, std::vector<TokenId>* out) const override;
+  TokenId FindEntry(std::string_view entry) const override;
+  std::vector<uint8_t> bytes_without_token() const override;
 
  private:
   struct Merge {

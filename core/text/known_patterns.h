@@ -5,6 +5,7 @@
 #define TITAN_CORE_TEXT_KNOWN_PATTERNS_H_
 
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 
@@ -24,11 +25,23 @@ inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
     R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// Qwen3.5 and 3.6: as Qwen2, marks belong to the letters before them.
+inline constexpr std::string_view kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// Value "default" of tokenizer.ggml.pre: punctuation and signs, GPT-2's cut without its last
+// alternative, runs of digits, three digits.
+inline constexpr std::string_view kGgufDefaultPatterns[] = {
+    R"([\p{P}\$\+<=>\^~\|]+)",
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S))", R"(\p{N}+)",
+    R"([0-9][0-9][0-9])"};
+
 // What a value of tokenizer.ggml.pre stands for: the original tokenizer's normalizer, pre-tokenizer
 // and model setting.
 struct GgufPre {
-  std::string_view pattern;
-  bool individual_digits = false;  // cut at each digit before the pattern
+  std::vector<std::string_view> patterns;  // each cuts the pieces of the one before
+  bool individual_digits = false;          // cut at each digit before the pattern
   bool nfc = false;
   bool ignore_merges = false;
 };

@@ -6,15 +6,44 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/text/piece_model.h"
 
 namespace titan::text {
+
+namespace {
+
+// What an entry of SentencePiece's form decodes to.
+std::string BytesOfPiece(std::string_view text) {
+  const int byte = ByteOfEntry(text);
+  return byte >= 0 ? std::string(1, static_cast<char>(byte)) : WithoutSpaceSigns(text);
+}
+
+// Every space becomes the sign.
+std::string WithSpaceSigns(std::string_view text, bool prefix) {
+  std::string out(prefix ? kSpaceSign : std::string_view());
+  out.reserve(out.size() + text.size());
+  for (const char c : text) {
+    if (c == ' ') {
+      out.append(kSpaceSign);
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
+}
+
+}  // namespace
 
 Tokenizer::Tokenizer(TokenizerParts parts) : parts_(std::move(parts)) {
   TITAN_CHECK(parts_.model != nullptr);
   bytes_.resize(parts_.entries.size());
   for (size_t id = 0; id < bytes_.size(); ++id) {
-    const std::string& text = parts_.entries[id].text;
-    if (!BytesOfEntry(text, &bytes_[id])) bytes_[id] = text;
+    const TokenizerParts::Entry& entry = parts_.entries[id];
+    if (parts_.space_sign) {
+      bytes_[id] = entry.special ? entry.text : BytesOfPiece(entry.text);
+    } else if (!BytesOfEntry(entry.text, &bytes_[id])) {
+      bytes_[id] = entry.text;
+    }
   }
 }
 
@@ -58,6 +87,10 @@ Status Tokenizer::EncodeText(std::string_view text, bool parse_special,
     TITAN_ASSIGN_OR_RETURN(normalized, ToNfc(text));
     text = normalized;
   }
+  if (parts_.space_sign && !text.empty()) {
+    normalized = WithSpaceSigns(text, parts_.space_prefix);
+    text = normalized;
+  }
   if (parts_.added_normalized.empty()) return EncodePieces(text, out);
   for (const AddedTokens::Part& part : parts_.added_normalized.Find(text, parse_special)) {
     if (part.id >= 0) {
@@ -84,6 +117,7 @@ std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special) c
     repairer.Append(TokenBytes(id), &out);
   }
   repairer.Finish(&out);
+  if (parts_.strip_space && out.starts_with(' ')) out.erase(0, 1);
   return out;
 }
 
@@ -116,11 +150,19 @@ std::string DecodeStream::Push(TokenId id) {
   if (skip_special_ && tokenizer_.IsSpecial(id)) return "";
   repairer_.Append(tokenizer_.TokenBytes(id), &held_);
   if (repairer_.pending() || held_.ends_with(kReplacement)) return "";
-  return std::exchange(held_, std::string());
+  return TakeHeld();
 }
 
 std::string DecodeStream::Finish() {
   repairer_.Finish(&held_);
+  return TakeHeld();
+}
+
+std::string DecodeStream::TakeHeld() {
+  if (!started_ && !held_.empty()) {
+    started_ = true;
+    if (tokenizer_.strips_space() && held_.starts_with(' ')) held_.erase(0, 1);
+  }
   return std::exchange(held_, std::string());
 }
 

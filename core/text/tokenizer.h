@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tokenizer: text to token ids and back, for byte-level BPE vocabularies out of GGUF metadata or a
-// tokenizer.json. What the file asks for and this does not do is refused on loading, by name.
+// Tokenizer: text to token ids and back, for byte-level BPE vocabularies and SentencePiece's BPE
+// with byte fallback, out of GGUF metadata or a tokenizer.json. What the file asks for and this
+// does not do is refused on loading, by name.
 //
 //   text -> valid UTF-8 -> added tokens -> normalizer -> added tokens (normalized) -> pre-tokenizer
 //   -> BPE
@@ -43,11 +44,16 @@ struct TokenizerParts {
     bool special = false;
   };
   std::vector<Entry> entries;  // by id
-  std::unique_ptr<BytePairModel> model;
+  std::unique_ptr<TokenModel> model;
   PreTokenizer pre_tokenizer;
   AddedTokens added;             // looked for in the raw text
   AddedTokens added_normalized;  // looked for in the normalized text
   bool nfc = false;
+  // SentencePiece's form: entries are spelled with kSpaceSign for spaces and "<0x0A>" for bytes
+  // instead of the byte alphabet, and the normalizer writes kSpaceSign.
+  bool space_sign = false;
+  bool space_prefix = false;            // one more kSpaceSign before each text between added tokens
+  bool strip_space = false;             // one space that begins a decoded text is left out
   std::vector<TokenId> prefix, suffix;  // of add_special
   TokenId bos_id = kNoToken, eos_id = kNoToken, pad_id = kNoToken, unk_id = kNoToken;
 };
@@ -84,6 +90,8 @@ class Tokenizer {
   std::string_view TokenText(TokenId id) const;
   std::string_view TokenBytes(TokenId id) const;
   bool IsSpecial(TokenId id) const;
+  // A decoded text loses one space at its beginning.
+  bool strips_space() const { return parts_.strip_space; }
   // The id whose TokenText is `text`; kNoToken if there is none.
   TokenId FindToken(std::string_view text) const;
 
@@ -116,10 +124,13 @@ class DecodeStream {
   std::string Finish();
 
  private:
+  std::string TakeHeld();
+
   const Tokenizer& tokenizer_;
   const bool skip_special_;
   Utf8Repairer repairer_;
-  std::string held_;  // repaired, but ends in U+FFFD
+  std::string held_;      // repaired, but ends in U+FFFD
+  bool started_ = false;  // text was returned
 };
 
 }  // namespace titan::text

@@ -9,6 +9,7 @@
 
 #include "core/formats/json.h"
 #include "core/text/known_patterns.h"
+#include "core/text/piece_model.h"
 #include "core/text/tokenizer.h"
 
 namespace titan::text {
@@ -29,15 +30,12 @@ class JsonLoader {
     for (const char* field : {"truncation", "padding"}) {
       if (root_.Has(field)) return root_.Refuse(field, "is not covered, set it to null");
     }
+    TITAN_RETURN_IF_ERROR(LoadNormalizer(root_.Value("normalizer"), 0));
     TITAN_RETURN_IF_ERROR(LoadModel());
     TITAN_RETURN_IF_ERROR(LoadAddedTokens());
-    TITAN_RETURN_IF_ERROR(LoadNormalizer(root_.Value("normalizer"), 0));
-    TITAN_RETURN_IF_ERROR(LoadPreTokenizer(root_.Value("pre_tokenizer"), 0));
-    if (!has_byte_level_) {
-      return root_.Refuse("pre_tokenizer", "only byte-level tokenizers are covered (ByteLevel)");
-    }
+    TITAN_RETURN_IF_ERROR(parts_.space_sign ? CheckNoPreTokenizer() : LoadPreTokenizers());
     TITAN_RETURN_IF_ERROR(LoadPostProcessor(root_.Value("post_processor"), 0));
-    TITAN_RETURN_IF_ERROR(CheckDecoder());
+    TITAN_RETURN_IF_ERROR(parts_.space_sign ? LoadSpaceSignDecoder() : CheckByteLevelDecoder());
     // Normalized contents are looked for as the normalizer would write them.
     for (AddedToken& token : normalized_) {
       if (parts_.nfc) {
@@ -92,12 +90,16 @@ class JsonLoader {
       TITAN_ASSIGN_OR_RETURN(const std::string affix, model.StringOr(field, ""));
       if (!affix.empty()) return model.Refuse(field, "is not covered");
     }
+    if (parts_.space_sign) return LoadPieces(model);
     TITAN_ASSIGN_OR_RETURN(const bool byte_fallback, model.BoolOr("byte_fallback", false));
-    if (byte_fallback) return model.Refuse("byte_fallback", "is not covered");
+    if (byte_fallback) {
+      return model.Refuse("byte_fallback",
+                          "is covered with the normalizer Replace of \" \" by U+2581 only");
+    }
     BytePairModel::Options options;
     TITAN_ASSIGN_OR_RETURN(options.ignore_merges, model.BoolOr("ignore_merges", false));
-    TITAN_RETURN_IF_ERROR(LoadVocabulary(model, &options));
-    TITAN_RETURN_IF_ERROR(LoadMerges(model, &options));
+    TITAN_RETURN_IF_ERROR(LoadVocabulary(model, &options.vocabulary));
+    TITAN_RETURN_IF_ERROR(LoadMerges(model, &options.merges));
     TITAN_ASSIGN_OR_RETURN(parts_.model, BytePairModel::Create(options, model.where()));
     if (model.Has("unk_token")) {
       TITAN_ASSIGN_OR_RETURN(const std::string unk, model.String("unk_token"));
@@ -109,7 +111,46 @@ class JsonLoader {
     return OkStatus();
   }
 
-  Status LoadVocabulary(const JsonFields& model, BytePairModel::Options* options) {
+  // SentencePiece's BPE: characters, with bytes for those that have no piece.
+  Status LoadPieces(const JsonFields& model) {
+    TITAN_ASSIGN_OR_RETURN(const bool byte_fallback, model.BoolOr("byte_fallback", false));
+    TITAN_ASSIGN_OR_RETURN(const bool ignore_merges, model.BoolOr("ignore_merges", false));
+    if (ignore_merges) return model.Refuse("ignore_merges", "only false is covered here");
+    std::vector<std::pair<std::string, TokenId>> vocabulary;
+    PieceModel::Options options;
+    options.byte_tokens.fill(kNoToken);
+    TITAN_RETURN_IF_ERROR(LoadVocabulary(model, &vocabulary));
+    TITAN_RETURN_IF_ERROR(LoadMerges(model, &options.merges));
+    for (auto& [text, id] : vocabulary) {
+      const int byte = ByteOfEntry(text);
+      if (byte_fallback && byte >= 0) options.byte_tokens[static_cast<size_t>(byte)] = id;
+      options.pieces.push_back({std::move(text), id});
+    }
+    for (size_t byte = 0; byte_fallback && byte < options.byte_tokens.size(); ++byte) {
+      if (options.byte_tokens[byte] != kNoToken) continue;
+      return model.Error("byte_fallback", fmt::format("the vocabulary has no {}",
+                                                      EntryOfByte(static_cast<uint8_t>(byte))));
+    }
+    if (model.Has("unk_token")) {
+      TITAN_ASSIGN_OR_RETURN(const std::string unk, model.String("unk_token"));
+      for (const PieceModel::Piece& piece : options.pieces) {
+        if (piece.text == unk) options.unk = piece.id;
+      }
+      if (options.unk == kNoToken) {
+        return model.Error("unk_token", fmt::format("\"{}\" is not in the vocabulary", unk));
+      }
+      parts_.unk_id = options.unk;
+    }
+    TITAN_ASSIGN_OR_RETURN(const bool fuse_unk, model.BoolOr("fuse_unk", false));
+    if (!byte_fallback && !fuse_unk) {
+      return model.Refuse("fuse_unk", "only true is covered where there are no byte tokens");
+    }
+    TITAN_ASSIGN_OR_RETURN(parts_.model, PieceModel::Create(options, model.where()));
+    return OkStatus();
+  }
+
+  Status LoadVocabulary(const JsonFields& model,
+                        std::vector<std::pair<std::string, TokenId>>* out) {
     const Json& vocabulary = model.Value("vocab");
     if (!vocabulary.is_object()) return model.Error("vocab", "must be an object");
     for (const auto& [entry, id] : vocabulary.items()) {
@@ -117,20 +158,21 @@ class JsonLoader {
         return model.Error("vocab",
                            fmt::format("\"{}\": id must lie in [0, {}]", entry, kMaxTokenId));
       }
-      options->vocabulary.emplace_back(entry, id.get<TokenId>());
+      out->emplace_back(entry, id.get<TokenId>());
       TITAN_RETURN_IF_ERROR(SetEntry(id.get<TokenId>(), entry, false));
     }
     return OkStatus();
   }
 
   // Each merge is "left right" or ["left", "right"].
-  static Status LoadMerges(const JsonFields& model, BytePairModel::Options* options) {
+  static Status LoadMerges(const JsonFields& model,
+                           std::vector<std::pair<std::string, std::string>>* out) {
     const Json& merges = model.Value("merges");
     if (!merges.is_array()) return model.Error("merges", "must be an array");
     for (size_t i = 0; i < merges.size(); ++i) {
       const Json& merge = merges[i];
       if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-        options->merges.emplace_back(merge[0], merge[1]);
+        out->emplace_back(merge[0], merge[1]);
         continue;
       }
       const std::string text = merge.is_string() ? merge.get<std::string>() : std::string();
@@ -141,7 +183,7 @@ class JsonLoader {
                                        "one space between them",
                                        i));
       }
-      options->merges.emplace_back(text.substr(0, space), text.substr(space + 1));
+      out->emplace_back(text.substr(0, space), text.substr(space + 1));
     }
     return OkStatus();
   }
@@ -169,6 +211,9 @@ class JsonLoader {
       }
       TITAN_RETURN_IF_ERROR(CheckId(fields, token));
       TITAN_RETURN_IF_ERROR(SetEntry(token.id, token.content, token.special));
+      if (token.normalized && parts_.space_sign) {
+        return fields.Refuse("normalized", "only false is covered where spaces become U+2581");
+      }
       if (token.normalized) {
         normalized_.push_back(token);
       } else {
@@ -200,11 +245,55 @@ class JsonLoader {
       parts_.nfc = true;
       return OkStatus();
     }
+    if (type == "Prepend" || type == "Replace") return LoadSpaceSign(value, type);
     if (type == "Sequence") {
       return ForEach(value, "normalizer", "normalizers", depth,
                      [&](const Json& item) { return LoadNormalizer(item, depth + 1); });
     }
-    return root_.Refuse("normalizer", fmt::format("type \"{}\" is not covered (NFC)", type));
+    return root_.Refuse("normalizer",
+                        fmt::format("type \"{}\" is not covered (NFC, Prepend, Replace)", type));
+  }
+
+  // SentencePiece's spaces: Prepend of U+2581 (or not), then Replace of " " by it.
+  Status LoadSpaceSign(const Json& value, const std::string& type) {
+    const JsonFields fields(value, Where("normalizer"));
+    if (parts_.nfc) return fields.Refuse("type", "\"" + type + "\" together with NFC");
+    if (parts_.space_sign) return fields.Refuse("type", "\"" + type + "\" behind Replace");
+    if (type == "Prepend") {
+      TITAN_ASSIGN_OR_RETURN(const std::string text, fields.String("prepend"));
+      if (text != kSpaceSign || parts_.space_prefix) {
+        return fields.Refuse("prepend", "is covered for U+2581 only, once");
+      }
+      parts_.space_prefix = true;
+      return OkStatus();
+    }
+    TITAN_ASSIGN_OR_RETURN(const std::string content, fields.String("content"));
+    if (content != kSpaceSign || fields.Value("pattern") != Json{{"String", " "}}) {
+      return fields.Refuse("pattern", "is covered for \" \" with content U+2581 only");
+    }
+    parts_.space_sign = true;
+    return OkStatus();
+  }
+
+  Status LoadPreTokenizers() {
+    if (parts_.space_prefix) return root_.Refuse("normalizer", "Prepend without Replace");
+    TITAN_RETURN_IF_ERROR(LoadPreTokenizer(root_.Value("pre_tokenizer"), 0));
+    if (has_byte_level_) return OkStatus();
+    return root_.Refuse("pre_tokenizer",
+                        "only byte-level tokenizers (ByteLevel) are covered, and SentencePiece's "
+                        "with the normalizer Replace");
+  }
+
+  // Behind Replace no space is left that a cut at spaces would find.
+  Status CheckNoPreTokenizer() const {
+    const Json& value = root_.Value("pre_tokenizer");
+    if (value.is_null()) return OkStatus();
+    const bool at_spaces = value.is_object() && value.value("type", Json()) == "Split" &&
+                           value.value("pattern", Json()) == Json{{"String", " "}} &&
+                           value.value("behavior", Json()) != "Removed" &&
+                           value.value("invert", Json(false)) == false;
+    if (at_spaces) return OkStatus();
+    return root_.Refuse("pre_tokenizer", "only null is covered where spaces become U+2581");
   }
 
   Status LoadPreTokenizer(const Json& value, int depth) {
@@ -316,7 +405,30 @@ class JsonLoader {
     return OkStatus();
   }
 
-  Status CheckDecoder() const {
+  // Replace of U+2581 by " ", ByteFallback, Fuse, and Strip of one space at the beginning or not.
+  Status LoadSpaceSignDecoder() {
+    const Json want_replace = {
+        {"type", "Replace"}, {"pattern", {{"String", kSpaceSign}}}, {"content", " "}};
+    const Json want_strip = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+    const Json& decoder = root_.Value("decoder");
+    const Json* list = nullptr;
+    if (decoder.is_object() && decoder.value("type", Json()) == "Sequence") {
+      const auto it = decoder.find("decoders");
+      if (it != decoder.end() && it->is_array()) list = &*it;
+    }
+    const Json rest[] = {want_replace, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}, want_strip};
+    bool good = list != nullptr && (list->size() == 3 || list->size() == 4);
+    for (size_t i = 0; good && i < list->size(); ++i) good = (*list)[i] == rest[i];
+    if (!good) {
+      return root_.Refuse("decoder",
+                          "only a Sequence of Replace (U+2581 by a space), ByteFallback, Fuse and, "
+                          "or not, Strip of one space is covered here");
+    }
+    parts_.strip_space = list->size() == 4;
+    return OkStatus();
+  }
+
+  Status CheckByteLevelDecoder() const {
     TITAN_ASSIGN_OR_RETURN(const std::string type, TypeOf(root_.Value("decoder"), "decoder"));
     if (type == "ByteLevel") return OkStatus();
     return root_.Refuse("decoder", fmt::format("type \"{}\" is not covered (ByteLevel)", type));

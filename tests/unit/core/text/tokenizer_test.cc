@@ -281,8 +281,8 @@ TEST(TokenizerTest, GgufKeysAreCheckedByName) {
     void (*change)(formats::GgufTokenizer*);
     const char* words;
   } cases[] = {
-      {[](formats::GgufTokenizer* g) { g->model = "llama"; }, "tokenizer.ggml.model"},
-      {[](formats::GgufTokenizer* g) { g->pre = "default"; }, "tokenizer.ggml.pre"},
+      {[](formats::GgufTokenizer* g) { g->model = "t5"; }, "tokenizer.ggml.model"},
+      {[](formats::GgufTokenizer* g) { g->pre = "mystery"; }, "tokenizer.ggml.pre"},
       {[](formats::GgufTokenizer* g) { g->pre = ""; }, "tokenizer.ggml.pre"},
       {[](formats::GgufTokenizer* g) { g->token_types[1] = 6; }, "token_type"},
       {[](formats::GgufTokenizer* g) { g->tokens[2] = "a"; }, "stands twice"},
@@ -304,7 +304,7 @@ TEST(TokenizerTest, GgufKeysAreCheckedByName) {
 }
 
 TEST(TokenizerTest, ExportKeepsWhatThePreTokenizerNameMeans) {
-  for (const char* pre : {"smollm", "gpt-2", "qwen2", "llama-bpe"}) {
+  for (const char* pre : {"smollm", "gpt-2", "default", "qwen2", "qwen35", "llama-bpe"}) {
     SCOPED_TRACE(pre);
     formats::TokenizerMaterial material;
     material.gguf = SmallGguf();
