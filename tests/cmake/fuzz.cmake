@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+# titan_fuzz(<name> USES <modules> CORPUS <files or folders, from the top of the repository or absolute>
+#            [LIBS ...]): build/tests/fuzz_<name> out of tests/fuzz/<name>_fuzz.cc; two seconds of it in
+# make test, a million mutations in make test-long. With clang, -DTITAN_LIBFUZZER=ON links libFuzzer
+# instead of the driver of this repository.
+option(TITAN_LIBFUZZER "Link libFuzzer into the fuzz targets (clang)" OFF)
+
+function(titan_fuzz name)
+  cmake_parse_arguments(PARSE_ARGV 1 F "" "" "USES;CORPUS;LIBS")
+  set(corpus)
+  foreach(path IN LISTS F_CORPUS)
+    get_filename_component(path ${path} ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
+    list(APPEND corpus ${path})
+  endforeach()
+  set(closure core/base tests/fuzz)
+  foreach(used IN LISTS F_USES)
+    get_property(below GLOBAL PROPERTY "TITAN_CLOSURE_${used}")
+    list(APPEND closure ${below})
+  endforeach()
+  list(REMOVE_DUPLICATES closure)
+  titan_include_root(fuzz_${name} root ${closure})
+  titan_targets_of(targets ${F_USES})
+  add_executable(fuzz_${name} fuzz/${name}_fuzz.cc)
+  set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  target_include_directories(fuzz_${name} PRIVATE ${root})
+  target_link_libraries(fuzz_${name} PRIVATE ${targets} titan_core_base ${F_LIBS})
+  if(TITAN_LIBFUZZER)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+    return()
+  endif()
+  target_sources(fuzz_${name} PRIVATE fuzz/driver.cc)
+  add_test(NAME unit/fuzz_${name} COMMAND fuzz_${name} --seconds 2 ${corpus})
+  set_tests_properties(unit/fuzz_${name} PROPERTIES LABELS unit TIMEOUT 120)
+  add_test(NAME long/fuzz_${name} COMMAND fuzz_${name} --runs 1000000 --seed 2 ${corpus})
+  set_tests_properties(long/fuzz_${name} PROPERTIES LABELS long TIMEOUT 3600)
+  set_property(GLOBAL APPEND PROPERTY TITAN_ASAN_TESTS fuzz_${name})
+endfunction()
+
+titan_fuzz(gguf USES core/text core/formats CORPUS tests/fuzz/corpus/gguf tests/cases/gguf)
+titan_fuzz(safetensors USES core/formats
+  CORPUS tests/fuzz/corpus/safetensors tests/cases/safetensors/empty_metadata.safetensors
+         tests/cases/safetensors/metadata_only.safetensors)
+titan_fuzz(tokenizer_json USES core/text CORPUS tests/fuzz/corpus/tokenizer_json tests/cases/tokenizer)
+titan_fuzz(chat_template USES core/text
+  CORPUS tests/fuzz/corpus/chat_template ${TITAN_TEST_WHEELS}/trl/chat_templates)
+file(GLOB tiny_configs ${PROJECT_SOURCE_DIR}/tests/golden/model/tiny/*/config.json)
+titan_fuzz(model_config USES core/formats CORPUS tests/fuzz/corpus/model_config ${tiny_configs})
+titan_fuzz(jsonl USES orchestrator CORPUS tests/fuzz/corpus/jsonl)
