@@ -45,9 +45,10 @@ std::string PrintDouble(double d, const Spec& spec) {
 }
 
 std::string IntDigits(Int magnitude, int base, bool upper) {
+  const char* const digits = upper ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string out;
   do {
-    out += (upper ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<int>(magnitude % base)];
+    out += digits[static_cast<int>(magnitude % base)];
     magnitude /= base;
   } while (magnitude != 0);
   std::reverse(out.begin(), out.end());

@@ -1,4 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+# Reads the optimised machine code; instrumented or unoptimised code says nothing about it.
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+  return()
+endif()
 add_library(titan_contraction_probe OBJECT EXCLUDE_FROM_ALL support/contraction_probe.cc)
 add_library(titan_contraction_allowed OBJECT EXCLUDE_FROM_ALL support/contraction_probe.cc)
 target_compile_options(titan_contraction_allowed PRIVATE -ffp-contract=fast)
