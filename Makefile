@@ -4,7 +4,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 STEPS ?= 40
 SEED ?= 1
-.PHONY: help setup build demo test test-long bench bench-kernels format clean asan
+.PHONY: help setup build demo test test-long bench bench-kernels format clean asan tsan
 
 help:
 	@echo "make demo        train SmolLM2-135M on additions with every daemon on this machine (STEPS=$(STEPS) SEED=$(SEED))"
@@ -13,6 +13,7 @@ help:
 	@echo "make build       build everything into build/ (programs in build/bin)"
 	@echo "make bench       every benchmark; make bench-<area> for one (kernels)"
 	@echo "make asan        unit and golden tests under AddressSanitizer and UBSan"
+	@echo "make tsan        unit tests of what links no gRPC under ThreadSanitizer"
 	@echo "make format      clang-format all sources;  make clean  remove build/"
 
 setup:
@@ -43,6 +44,11 @@ asan: setup
 	@cmake --preset asan >/dev/null
 	@cmake --build --preset asan -j $(JOBS) --target asan_tests
 	@ctest --preset asan
+
+tsan: setup
+	@cmake --preset tsan >/dev/null
+	@cmake --build --preset tsan -j $(JOBS) --target tsan_tests
+	@ctest --preset tsan
 
 format:
 	@git ls-files '*.cc' '*.h' | xargs clang-format -i

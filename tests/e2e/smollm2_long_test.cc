@@ -23,41 +23,56 @@ config::v1::JobSpec DemoSteps(const std::string& folder, uint32_t steps) {
   return demo::MakeJob(demo);
 }
 
-TEST(SmolLM2Test, FleetLimitsThreadsIsaDelaysAndAKillChangeNoBit) {
-  constexpr uint32_t kSteps = 4;
-  TestFolder data("smollm2-data");
-  const auto spec = DemoSteps(data.path(), kSteps);
-  TestFolder quiet_folder("smollm2-quiet");
-  const JobRun quiet = RunJob(SmallCluster(quiet_folder.path()), spec);
-  ExpectSound(quiet, spec);
+config::v1::JobSpec Job() {
+  static const TestFolder folder("smollm2-data");
+  return DemoSteps(folder.path(), 4);
+}
 
-  TestFolder again_folder("smollm2-again");
-  const JobRun again = RunJob(SmallCluster(again_folder.path()), spec);
-  ExpectSound(again, spec);
-  EXPECT_EQ(again.digests(), quiet.digests());
+// The run that the others are held against.
+const JobRun& Quiet() {
+  static const JobRun run = [] {
+    TestFolder folder("smollm2-quiet");
+    JobRun quiet = RunJob(SmallCluster(folder.path()), Job());
+    ExpectSound(quiet, Job());
+    return quiet;
+  }();
+  return run;
+}
 
-  TestFolder delays_folder("smollm2-delays");
-  const JobRun delayed = RunJob(WithDelays(SmallCluster(delays_folder.path()), 40), spec);
-  ExpectSound(delayed, spec);
-  EXPECT_EQ(delayed.digests(), quiet.digests());
-  EXPECT_NE(delayed.batch_fingerprints(), quiet.batch_fingerprints());
+TEST(SmolLM2Test, TheSameJobAgainGivesTheSameBits) {
+  TestFolder folder("smollm2-again");
+  const JobRun again = RunJob(SmallCluster(folder.path()), Job());
+  ExpectSound(again, Job());
+  EXPECT_EQ(again.digests(), Quiet().digests());
+}
 
-  TestFolder variant_folder("smollm2-variant");
-  auto config = SmallCluster(variant_folder.path());
+TEST(SmolLM2Test, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
+  TestFolder folder("smollm2-variant");
+  auto config = SmallCluster(folder.path());
   config.set_num_generators(1);
   config.mutable_generator()->set_max_running_sequences(24);
   config.mutable_generator()->set_max_batch_tokens(100);
   config.mutable_generator()->mutable_kernels()->set_threads(2);
   config.mutable_generator()->mutable_kernels()->set_isa("avx2");
   config.mutable_trainer()->mutable_kernels()->set_threads(2);
-  const JobRun variant = RunJob(config, spec);
-  ExpectSound(variant, spec);
-  EXPECT_EQ(variant.digests(), quiet.digests());
-  EXPECT_NE(variant.batch_fingerprints(), quiet.batch_fingerprints());
+  const JobRun variant = RunJob(config, Job());
+  ExpectSound(variant, Job());
+  EXPECT_EQ(variant.digests(), Quiet().digests());
+  EXPECT_NE(variant.batch_fingerprints(), Quiet().batch_fingerprints());
+}
 
-  TestFolder kill_folder("smollm2-kill");
+TEST(SmolLM2Test, RandomDelaysInEveryRpcGiveTheSameBits) {
+  TestFolder folder("smollm2-delays");
+  const JobRun delayed = RunJob(WithDelays(SmallCluster(folder.path()), 40), Job());
+  ExpectSound(delayed, Job());
+  EXPECT_EQ(delayed.digests(), Quiet().digests());
+  EXPECT_NE(delayed.batch_fingerprints(), Quiet().batch_fingerprints());
+}
+
+TEST(SmolLM2Test, AKilledGeneratorChangesNoBit) {
+  TestFolder folder("smollm2-kill");
   const JobRun killed =
-      RunJob(SmallCluster(kill_folder.path()), spec,
+      RunJob(SmallCluster(folder.path()), Job(),
              [](const orchestrator::v1::StepReport& step, const cluster::Cluster& cluster) {
                if (step.step() != 1) return;
                for (const auto& process : cluster.processes()) {
@@ -65,7 +80,7 @@ TEST(SmolLM2Test, FleetLimitsThreadsIsaDelaysAndAKillChangeNoBit) {
                }
              });
   EXPECT_EQ(killed.job.state(), orchestrator::v1::JOB_STATE_SUCCEEDED) << killed.job.reason();
-  EXPECT_EQ(killed.digests(), quiet.digests());
+  EXPECT_EQ(killed.digests(), Quiet().digests());
 }
 
 TEST(SmolLM2Test, OnPolicyRunComparesEveryTrainedToken) {
