@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -37,6 +38,7 @@ constexpr std::array<NamePair, 9> kLayerNames = {{
 }};
 constexpr std::string_view kLayerPrefix = "model.layers.";
 constexpr int64_t kInt32Max = INT32_MAX;
+constexpr char kRopeFrequencies[] = "rope_freqs.weight";
 
 Status RefuseKey(const GgufFile& file, std::string_view key, std::string_view problem) {
   return Unimplemented(fmt::format("{}: key {}: {}", file.path(), key, problem));
@@ -60,12 +62,47 @@ Status RefuseUncovered(const GgufFile& file, const std::string& arch) {
     if (number.ok() && (*number == 0 || *number == 1)) continue;
     return RefuseKey(file, key, "is not covered, convert the model without it");
   }
-  if (file.FindTensor("rope_freqs.weight") != nullptr) {
-    return Unimplemented(
-        fmt::format("{}: tensor rope_freqs.weight: scaled rotary frequencies are read from Hugging "
-                    "Face folders only",
-                    file.path()));
+  return OkStatus();
+}
+
+// What a rotary frequency is divided by under the llama3 rule.
+double Llama3Divisor(const RopeScaling& rope, double frequency) {
+  const double wavelength = 2 * 3.141592653589793 / frequency;
+  const double original = rope.original_max_position_embeddings;
+  if (wavelength < original / rope.high_freq_factor) return 1;
+  if (wavelength > original / rope.low_freq_factor) return rope.factor;
+  const double kept = (original / wavelength - rope.low_freq_factor) /
+                      (rope.high_freq_factor - rope.low_freq_factor);
+  return 1 / ((1 - kept) / rope.factor + kept);
+}
+
+// Files of Llama 3 carry the divisors as a tensor instead of the rule's parameters. The rule is
+// recognised by its divisors: the largest is the factor, the rest is the same for all of Llama 3.
+Status ReadRopeFrequencies(const GgufFile& file, ModelConfig* c) {
+  const GgufTensor* tensor = file.FindTensor(kRopeFrequencies);
+  if (tensor == nullptr) return OkStatus();
+  const std::string where = fmt::format("{}: tensor {}", file.path(), kRopeFrequencies);
+  if (tensor->shape != std::vector<int64_t>{c->head_dim / 2} || tensor->type != StoredType::kF32) {
+    return InvalidArgument(fmt::format("{}: must be F32 with {} elements", where, c->head_dim / 2));
   }
+  std::vector<float> divisors(static_cast<size_t>(c->head_dim / 2));
+  TITAN_RETURN_IF_ERROR(file.ConvertTensor(*tensor, divisors));
+  RopeScaling rope;
+  rope.kind = RopeScaling::Kind::kLlama3;
+  rope.factor = *std::max_element(divisors.begin(), divisors.end());
+  rope.low_freq_factor = 1;
+  rope.high_freq_factor = 4;
+  rope.original_max_position_embeddings = 8192;
+  for (size_t i = 0; i < divisors.size(); ++i) {
+    const double frequency = std::pow(c->rope_theta, -2.0 * static_cast<double>(i) / c->head_dim);
+    const double want = Llama3Divisor(rope, frequency);
+    if (std::abs(divisors[i] - want) <= 1e-4 * want) continue;
+    return Unimplemented(
+        fmt::format("{}: element {} is {}, not {} as Llama 3 scales with factor {} (low 1, high 4, "
+                    "context 8192)",
+                    where, i, divisors[i], want, rope.factor));
+  }
+  c->rope_scaling = rope;
   return OkStatus();
 }
 
@@ -142,6 +179,7 @@ class GgufModel : public ModelSource {
     tensors_ = CanonicalTensors(config_);
     std::map<std::string, std::vector<int64_t>, std::less<>> found;
     for (const GgufTensor& tensor : file_.tensors()) {
+      if (tensor.name == kRopeFrequencies) continue;  // part of the configuration
       TITAN_RETURN_IF_ERROR(file_.CheckConvertible(tensor));
       found.emplace(tensor.name, tensor.shape);
     }
@@ -257,6 +295,7 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   if (file.HasKey(arch + ".rope.freq_base")) {
     TITAN_ASSIGN_OR_RETURN(c.rope_theta, file.Number(arch + ".rope.freq_base"));
   }
+  TITAN_RETURN_IF_ERROR(ReadRopeFrequencies(file, &c));
   c.tie_embeddings = file.FindTensor("output.weight") == nullptr;
   c.qkv_bias = file.FindTensor("blk.0.attn_q.bias") != nullptr;
   c.o_bias = file.FindTensor("blk.0.attn_output.bias") != nullptr;

@@ -17,6 +17,21 @@ int64_t LargestParameter(const ParameterTable& table) {
   return largest;
 }
 
+constexpr int64_t kPanelRows = 32;            // core/kernels/panels.h
+constexpr int64_t kExportElements = 1 << 20;  // in memory at a time, at least kPanelRows rows
+
+// Rows [first, first + count) as a parameter of its own. REQUIRES: first is a multiple of
+// kPanelRows.
+Parameter RowsOf(const Parameter& p, int64_t first, int64_t count) {
+  const int64_t step = p.layout == Layout::kRows ? 1 : kPanelRows;
+  const int64_t step_bytes = p.bytes / ((p.rows() + step - 1) / step);
+  Parameter rows = p;
+  rows.shape[0] = count;
+  rows.offset += first / step * step_bytes;
+  rows.bytes = (count + step - 1) / step * step_bytes;
+  return rows;
+}
+
 }  // namespace
 
 Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
@@ -38,11 +53,16 @@ Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const fl
                       const formats::ModelBundle& bundle, const std::string& folder) {
   TITAN_ASSIGN_OR_RETURN(formats::HfFolderWriter writer,
                          formats::HfFolderWriter::Create(folder, bundle));
-  std::vector<float> values(static_cast<size_t>(LargestParameter(table)));
+  std::vector<float> values;
   for (const Parameter& p : table.parameters()) {
-    const std::span<float> part = std::span(values).first(static_cast<size_t>(p.num_elements()));
-    ReadParameter(pool, p, slot, part);
-    TITAN_RETURN_IF_ERROR(writer.Append(p.name, part));
+    const int64_t block =
+        std::max<int64_t>(kExportElements / p.columns() / kPanelRows * kPanelRows, kPanelRows);
+    for (int64_t first = 0; first < p.rows(); first += block) {
+      const Parameter rows = RowsOf(p, first, std::min(block, p.rows() - first));
+      values.resize(static_cast<size_t>(rows.num_elements()));
+      ReadParameter(pool, rows, slot, values);
+      TITAN_RETURN_IF_ERROR(writer.Append(p.name, values));
+    }
   }
   return writer.Finish();
 }

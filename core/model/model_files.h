@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Weights between files and slots. Loading streams tensor by tensor, so beside the slot at most one
-// tensor is in memory; exporting likewise. Any thread; the slot is the caller's.
+// tensor is in memory; exporting streams blocks of rows. Any thread; the slot is the caller's.
 #ifndef TITAN_CORE_MODEL_MODEL_FILES_H_
 #define TITAN_CORE_MODEL_MODEL_FILES_H_
 
@@ -24,7 +24,7 @@ Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
 
 // Writes a folder that transformers loads: the bundle's files and model.safetensors (F32, names and
 // shapes of the table) out of the slot, which may be a version mapped from the weight store. Beside
-// the slot at most one tensor is in memory. The folder appears whole or not at all: errors of
+// the slot a few MiB are in memory. The folder appears whole or not at all: errors of
 // formats::HfFolderWriter. REQUIRES: table is of bundle.config.
 Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const float* slot,
                       const formats::ModelBundle& bundle, const std::string& folder);

@@ -84,6 +84,31 @@ TEST(GgufTest, TypesWithoutAConversionAreRefusedByTensorAndType) {
   EXPECT_THAT(MessageOf(status), HasSubstr("type IQ4_NL"));
 }
 
+// Llama 3's divisors of the rotary frequencies come as a tensor. The file is made with numbers that
+// an independent program computed (head width 16, theta 500000, factor 32).
+TEST(GgufTest, DivisorsOfRotaryFrequenciesAreRecognisedAsLlama3Scaling) {
+  const std::string path = CasePath("gguf/llama3_rope.gguf");
+  const auto model = OpenModelSource(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  RopeScaling want;
+  want.kind = RopeScaling::Kind::kLlama3;
+  want.factor = 32;
+  want.low_freq_factor = 1;
+  want.high_freq_factor = 4;
+  want.original_max_position_embeddings = 8192;
+  EXPECT_EQ((*model)->config().rope_scaling, want);
+  EXPECT_EQ((*model)->config().rope_theta, 500000);
+  // Another divisor is another rule.
+  const auto file = GgufFile::Open(path);
+  ASSERT_TRUE(file.ok());
+  std::string bytes = ReadBytes(path);
+  bytes[file->FindTensor("rope_freqs.weight")->offset + 2] ^= 0x20;
+  const TempFolder folder;
+  const Status status = OpenModelSource(WriteBytes(folder.path("other.gguf"), bytes)).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_THAT(MessageOf(status), HasSubstr("rope_freqs.weight: element 0"));
+}
+
 std::vector<float> FirstColumn(const ModelSource& model, const std::string& name, size_t width) {
   for (const TensorSpec& tensor : model.tensors()) {
     if (tensor.name != name) continue;

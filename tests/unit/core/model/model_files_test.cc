@@ -87,6 +87,23 @@ TEST(ModelFilesTest, WhatIsExportedLoadsToTheSameBytes) {
   }
 }
 
+// An embedding table of more than one block of rows, the last not a whole panel.
+TEST(ModelFilesTest, ATableOfSeveralBlocksIsExportedWhole) {
+  SmallModelOptions options = SomeOptions(true, false);
+  options.vocab_size = 53003;
+  const formats::ModelBundle bundle = {.config = SmallModelConfig(options)};
+  const model::ParameterTable table = ValueOrDie(model::ParameterTable::Of(bundle.config));
+  const model::Floats slot = ValueOrDie(model::AllocateFloats(table.slot_floats()));
+  std::memset(slot.get(), 0, static_cast<size_t>(table.slot_bytes()));
+  kernels::Pool pool(2);
+  FillSmallModelSlot(pool, table, 3, options, slot.get());
+  const TempFolder folder;
+  const Status exported = model::ExportHfFolder(pool, table, slot.get(), bundle, folder / "m");
+  ASSERT_TRUE(exported.ok()) << exported;
+  const LoadedModel again = LoadModel(folder / "m");
+  EXPECT_EQ(std::memcmp(again.slot.get(), slot.get(), static_cast<size_t>(table.slot_bytes())), 0);
+}
+
 TEST(ModelFilesTest, ExportNamesAFolderThatCannotBeMade) {
   const TempFolder folder;
   const SmallModelOptions options = SomeOptions(true, false);
