@@ -46,3 +46,4 @@ titan_fuzz(chat_template USES core/text
 file(GLOB tiny_configs ${PROJECT_SOURCE_DIR}/tests/golden/model/tiny/*/config.json)
 titan_fuzz(model_config USES core/formats CORPUS tests/fuzz/corpus/model_config ${tiny_configs})
 titan_fuzz(jsonl USES orchestrator CORPUS tests/fuzz/corpus/jsonl)
+titan_fuzz(daemon_config USES services/rpc CORPUS tests/fuzz/corpus/daemon_config)
