@@ -121,7 +121,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::Decoder& decoder, 
       new Engine(decoder, pool, limits, std::move(cache), std::move(workspace)));
 }
 
-Status Engine::AddVersion(const VersionKey& key, const float* slot,
+Status Engine::AddVersion(const VersionKey& key, const void* slot,
                           std::function<bool()> still_granted) {
   if (versions_.contains(key))
     return AlreadyExists("version " + ToString(key) + " is held already");

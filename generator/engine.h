@@ -97,10 +97,10 @@ class Engine {
 
   ~Engine();
 
-  // Holds a version. `slot` must stay mapped until RemoveVersion; `still_granted` is asked after
-  // each forward under it, before any token leaves: false discards that step and fails the
-  // version's requests. AlreadyExists: the key is held.
-  Status AddVersion(const VersionKey& key, const float* slot, std::function<bool()> still_granted);
+  // Holds a version. `slot`, of the decoder's table, must stay mapped until RemoveVersion;
+  // `still_granted` is asked after each forward under it, before any token leaves: false discards
+  // that step and fails the version's requests. AlreadyExists: the key is held.
+  Status AddVersion(const VersionKey& key, const void* slot, std::function<bool()> still_granted);
   // FailedPrecondition: requests still use it. NotFound: not held.
   Status RemoveVersion(const VersionKey& key);
   bool Holds(const VersionKey& key) const;

@@ -126,7 +126,7 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   if (spec.name.size() > 128) check.Problem("name", "is longer than 128 characters");
   check.OneOf("kind", spec.kind, {"rl"});
   check.Required("model.path", spec.model.path);
-  check.OneOf("model.mode", spec.model.mode, {"f32"});
+  check.OneOf("model.mode", spec.model.mode, {"f32", "w16"});
   check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
   check.Required("data.path", spec.data.path);
   CheckSchedule(spec, check);

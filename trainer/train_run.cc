@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -18,7 +19,20 @@ namespace titan::trainer {
 namespace {
 
 constexpr size_t kDifferencesKept = 8;
-constexpr int64_t kCopyBlockFloats = 1 << 18;
+constexpr int64_t kCopyBlockBytes = 1 << 20;
+
+std::byte* AsBytes(const model::Floats& memory) {
+  return reinterpret_cast<std::byte*>(memory.get());
+}
+
+// By integer operations (numerics.md section 1); the master keeps what is published or rounded.
+void FlushDenormals(std::byte* floats, int64_t bytes) {
+  auto* words = reinterpret_cast<uint32_t*>(floats);
+  for (int64_t i = 0; i < bytes / static_cast<int64_t>(sizeof(uint32_t)); ++i) {
+    const uint32_t bits = words[i];
+    words[i] = (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
+  }
+}
 
 bool IsPowerOfTwo(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
@@ -81,9 +95,11 @@ TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const Tra
 
 int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config) {
   const int64_t slots = 3 + NumGradientBuffers(config.num_shards);
-  int64_t bytes = slots * decoder.table().slot_bytes() +
-                  model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
-  if (decoder.table().tied()) bytes += decoder.table().at(decoder.table().embedding()).bytes;
+  const model::ParameterTable& table = decoder.master_table();
+  int64_t bytes =
+      slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
+  if (decoder.mode() == model::Mode::kW16) bytes += decoder.table().slot_bytes();
+  if (table.tied()) bytes += table.at(table.embedding()).bytes;
   return bytes;
 }
 
@@ -102,16 +118,19 @@ StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decod
 }
 
 Status TrainRun::Allocate() {
-  const int64_t floats = decoder_.table().slot_floats();
+  const int64_t floats = decoder_.master_table().slot_floats();
   TITAN_ASSIGN_OR_RETURN(master_, model::AllocateFloats(floats));
+  if (decoder_.mode() == model::Mode::kW16) {
+    TITAN_ASSIGN_OR_RETURN(rounded_, model::AllocateFloats(decoder_.table().slot_floats()));
+  }
   TITAN_ASSIGN_OR_RETURN(first_moment_, model::AllocateFloats(floats));
   TITAN_ASSIGN_OR_RETURN(second_moment_, model::AllocateFloats(floats));
   for (int i = 0; i < NumGradientBuffers(config_.num_shards); ++i) {
     TITAN_ASSIGN_OR_RETURN(model::Floats buffer, model::AllocateFloats(floats));
     gradients_.push_back(std::move(buffer));
   }
-  if (decoder_.table().tied()) {
-    const auto& embedding = decoder_.table().at(decoder_.table().embedding());
+  if (decoder_.master_table().tied()) {
+    const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
     TITAN_ASSIGN_OR_RETURN(tied_embedding_, model::AllocateFloats(embedding.num_floats()));
   }
   TITAN_ASSIGN_OR_RETURN(trainable_,
@@ -213,7 +232,7 @@ Status TrainRun::TrainingForward(const model::Weights& weights, const PackedBatc
                              {});
 }
 
-StatusOr<ParityResult> TrainRun::Compare(const float* slot,
+StatusOr<ParityResult> TrainRun::Compare(const void* slot,
                                          std::span<const TrainingSample> samples) {
   const kernels::NumericThread numeric;
   ParityResult result;
@@ -235,7 +254,8 @@ StatusOr<ParityResult> TrainRun::Compare(const float* slot,
 Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
                                  std::span<const Pack> packs, const UpdateCounts& counts,
                                  bool compare, float* gradient, UpdateResult* result) {
-  const model::Weights weights = model::WeightsOf(decoder_.table(), master_.get());
+  TITAN_ASSIGN_OR_RETURN(const void* slot, ForwardSlot());
+  const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
   const model::GradientBuffers buffers{gradient, tied_embedding_.get()};
   for (const Pack& pack : packs) {
     const PackedBatch batch = Lay(samples, pack);
@@ -267,20 +287,20 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
     result->forward_seconds += middle - start;
     result->backward_seconds += clock_() - middle;
   }
-  if (decoder_.table().tied()) {
-    model::AddTiedEmbedding(pool_, decoder_.table(), tied_embedding_.get(),
-                            model::GradientsOf(decoder_.table(), gradient));
+  if (decoder_.master_table().tied()) {
+    model::AddTiedEmbedding(pool_, decoder_.master_table(), tied_embedding_.get(),
+                            model::GradientsOf(decoder_.master_table(), gradient));
   }
   return OkStatus();
 }
 
 Status TrainRun::Step(float* gradient, UpdateResult* result) {
   std::vector<kernels::GradientTensor> tensors;
-  for (const model::Parameter& parameter : decoder_.table().parameters()) {
+  for (const model::Parameter& parameter : decoder_.master_table().parameters()) {
     kernels::GradientTensor tensor;
     tensor.data = gradient + parameter.offset / static_cast<int64_t>(sizeof(float));
-    tensor.layout = parameter.layout == model::Layout::kPanels32 ? kernels::TableLayout::kPanels32
-                                                                 : kernels::TableLayout::kRows;
+    tensor.layout = parameter.layout == model::Layout::kPanels ? kernels::TableLayout::kPanels32
+                                                               : kernels::TableLayout::kRows;
     tensor.n = parameter.is_matrix() ? parameter.rows() : 1;
     tensor.k = parameter.is_matrix() ? parameter.columns() : parameter.num_elements();
     tensors.push_back(tensor);
@@ -293,7 +313,8 @@ Status TrainRun::Step(float* gradient, UpdateResult* result) {
   }
   TITAN_ASSIGN_OR_RETURN(const kernels::AdamWScalars scalars,
                          kernels::NextAdamWStep(config_.optimizer, &powers_));
-  if (!kernels::AdamWStep(pool_, decoder_.table().slot_floats(), scalars, *scale, gradient,
+  forward_is_current_ = false;
+  if (!kernels::AdamWStep(pool_, decoder_.master_table().slot_floats(), scalars, *scale, gradient,
                           master_.get(), first_moment_.get(), second_moment_.get())) {
     return DataLoss("a weight or moment became NaN or infinite in the optimizer step");
   }
@@ -353,11 +374,11 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
   result.tokens_trained = counts.tokens;
 
   // An update that ended early can have left a part of its embedding gradient here.
-  if (decoder_.table().tied()) {
-    const auto& embedding = decoder_.table().at(decoder_.table().embedding());
+  if (decoder_.master_table().tied()) {
+    const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
     std::memset(tied_embedding_.get(), 0, static_cast<size_t>(embedding.bytes));
   }
-  const size_t slot_bytes = static_cast<size_t>(decoder_.table().slot_bytes());
+  const size_t slot_bytes = static_cast<size_t>(decoder_.master_table().slot_bytes());
   size_t open = 0;  // partial sums on the stack
   for (int shard = 0; shard < config_.num_shards; ++shard) {
     float* gradient = gradients_[open++].get();
@@ -367,7 +388,7 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
         AccumulateShard(part.samples, part.packs, counts, compare, gradient, &result));
     for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
       --open;
-      kernels::AddInto(pool_, decoder_.table().slot_floats(), gradients_[open - 1].get(),
+      kernels::AddInto(pool_, decoder_.master_table().slot_floats(), gradients_[open - 1].get(),
                        gradients_[open].get());
     }
   }
@@ -383,21 +404,35 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
   return result;
 }
 
-void TrainRun::WriteSlot(float* slot) {
-  const int64_t floats = decoder_.table().slot_floats();
-  const auto blocks = static_cast<int>((floats + kCopyBlockFloats - 1) / kCopyBlockFloats);
-  // Integer flush (numerics.md section 1); the master keeps what was published.
-  pool_.Run(blocks, [&](int block) {
-    const int64_t begin = block * kCopyBlockFloats;
-    const int64_t end = std::min(floats, begin + kCopyBlockFloats);
-    auto* master = reinterpret_cast<uint32_t*>(master_.get());
-    for (int64_t i = begin; i < end; ++i) {
-      const uint32_t bits = master[i];
-      master[i] = (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
-    }
-    std::memcpy(slot + begin, master_.get() + begin,
-                static_cast<size_t>(end - begin) * sizeof(float));
+void TrainRun::ForBlocks(int64_t bytes, const std::function<void(int64_t, int64_t)>& body) {
+  pool_.Run(static_cast<int>((bytes + kCopyBlockBytes - 1) / kCopyBlockBytes), [&](int block) {
+    const int64_t begin = block * kCopyBlockBytes;
+    body(begin, std::min(kCopyBlockBytes, bytes - begin));
   });
+}
+
+StatusOr<const void*> TrainRun::ForwardSlot() {
+  if (decoder_.mode() == model::Mode::kF32) return master_.get();
+  if (!forward_is_current_) {
+    ForBlocks(decoder_.master_table().slot_bytes(), [this](int64_t begin, int64_t count) {
+      FlushDenormals(AsBytes(master_) + begin, count);
+    });
+    TITAN_RETURN_IF_ERROR(model::RoundMaster(pool_, decoder_.master_table(), master_.get(),
+                                             decoder_.table(), rounded_.get()));
+    forward_is_current_ = true;
+  }
+  return rounded_.get();
+}
+
+Status TrainRun::WriteSlot(void* slot) {
+  TITAN_RETURN_IF_ERROR(ForwardSlot().status());
+  const bool is_master = decoder_.mode() == model::Mode::kF32;
+  std::byte* from = AsBytes(is_master ? master_ : rounded_);
+  ForBlocks(decoder_.table().slot_bytes(), [&](int64_t begin, int64_t count) {
+    if (is_master) FlushDenormals(from + begin, count);
+    std::memcpy(static_cast<std::byte*>(slot) + begin, from + begin, static_cast<size_t>(count));
+  });
+  return OkStatus();
 }
 
 }  // namespace titan::trainer

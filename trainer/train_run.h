@@ -8,8 +8,10 @@
 //
 // Every reduction follows numerics.md section 7: samples in plan order into shards, units and
 // packs; gradients of a shard summed unit by unit, shards by a balanced tree; f64 norm; AdamW.
-// Master weights have the slot's layout, so a gradient, a moment and a published byte of a weight
-// share one offset.
+// Master weights are f32 and share their layout with gradients and moments. In mode F32 they are
+// also what is published and what forward and backward read; in W16 those are the master rounded to
+// bfloat16, made once a step: a version is trained and compared on exactly the bytes that it is
+// published with. The gradient goes to the master unchanged.
 //
 // Not thread-safe: one engine thread.
 #ifndef TITAN_TRAINER_TRAIN_RUN_H_
@@ -89,12 +91,16 @@ class TrainRun {
                                                     kernels::Pool& pool, const TrainConfig& config,
                                                     Clock clock);
 
-  // Master weights in the slot's layout, to be filled once before the first step.
-  float* master() { return master_.get(); }
+  // Master weights in the layout of the decoder's master table, to be filled once before the first
+  // step.
+  float* master() {
+    forward_is_current_ = false;
+    return master_.get();
+  }
 
   // The training forward, the very call and packing of Update's, over the samples marked
   // `compared`, under the weights of `slot`. InvalidArgument names the sample: as Update.
-  StatusOr<ParityResult> Compare(const float* slot, std::span<const TrainingSample> samples);
+  StatusOr<ParityResult> Compare(const void* slot, std::span<const TrainingSample> samples);
 
   // One update from the samples marked `trained`, in plan order: (group_index, sample_index)
   // strictly ascending. compare: the loss's forward is also compared (the samples were made by the
@@ -105,8 +111,9 @@ class TrainRun {
   StatusOr<UpdateResult> Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                 bool compare);
 
-  // The current weights, denormals flushed, into a slot of the decoder's layout.
-  void WriteSlot(float* slot);
+  // The current weights, denormals flushed, into a slot of the decoder's table. DataLoss, naming
+  // the parameter: a weight is not finite in bfloat16.
+  Status WriteSlot(void* slot);
 
  private:
   struct PackedBatch;
@@ -131,6 +138,9 @@ class TrainRun {
                          std::span<const Pack> packs, const UpdateCounts& counts, bool compare,
                          float* gradient, UpdateResult* result);
   Status Step(float* gradient, UpdateResult* result);
+  void ForBlocks(int64_t bytes, const std::function<void(int64_t begin, int64_t count)>& body);
+  // What forward and backward read: the master itself, or in W16 its rounding, made anew if stale.
+  StatusOr<const void*> ForwardSlot();
 
   const model::Decoder& decoder_;
   kernels::Pool& pool_;
@@ -139,6 +149,8 @@ class TrainRun {
   float inverse_temperature_ = 1.0f;
   std::unique_ptr<model::TrainableDecoder> trainable_;
   model::Floats master_;
+  model::Floats rounded_;  // W16 only: a slot of the decoder's table
+  bool forward_is_current_ = false;
   model::Floats first_moment_;
   model::Floats second_moment_;
   std::vector<model::Floats> gradients_;  // log2(Z) + 1, used as a stack by the shard tree

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // titan-bench-model MODEL [THREADS]: the decoder's speed on this machine, one JSON row a line:
-// prefill of one 512-token prompt, decode at batch 1, 8 and 32, one update of a demo-shaped step.
-// Figures are tokens a second of the median of five runs.
+// prefill of one 512-token prompt, decode at batch 1, 8, 32 and 64, the same in mode w16, one
+// update of a demo-shaped step. Figures are tokens a second of the median of five runs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -44,7 +44,7 @@ void Row(const char* id, double tokens, const std::vector<double>& seconds) {
 }
 
 // Seconds of `steps` decode steps with `batch` sequences after a prompt of 32 tokens.
-double Decode(const model::Decoder& decoder, kernels::Pool& pool, const float* slot, int batch,
+double Decode(const model::Decoder& decoder, kernels::Pool& pool, const void* slot, int batch,
               int steps) {
   generator::Engine::Limits limits;
   auto engine = OrExit(generator::Engine::Create(decoder, pool, limits));
@@ -65,7 +65,7 @@ double Decode(const model::Decoder& decoder, kernels::Pool& pool, const float* s
   return Now() - start;
 }
 
-double Prefill(const model::Decoder& decoder, kernels::Pool& pool, const float* slot, int tokens) {
+double Prefill(const model::Decoder& decoder, kernels::Pool& pool, const void* slot, int tokens) {
   generator::Engine::Limits limits;
   auto engine = OrExit(generator::Engine::Create(decoder, pool, limits));
   const generator::VersionKey version{"bench", 0, false};
@@ -99,14 +99,33 @@ int Main(int argc, char** argv) {
     return 1;
   }
   const float* slot = run->master();
+  const auto w16 =
+      OrExit(model::Decoder::Create(source->config(), /*max_positions=*/0, model::Mode::kW16));
+  const model::Floats rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
+  if (const Status s =
+          model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
+      !s.ok()) {
+    std::fprintf(stderr, "%s\n", s.ToString().c_str());
+    return 1;
+  }
+  // Both modes in turn, so that other load on the machine meets both.
   constexpr int kRuns = 5;
-  std::vector<double> seconds;
-  for (int i = 0; i < kRuns; ++i) seconds.push_back(Prefill(*decoder, pool, slot, 512));
+  std::vector<double> seconds, seconds_w16;
+  for (int i = 0; i < kRuns; ++i) {
+    seconds.push_back(Prefill(*decoder, pool, slot, 512));
+    seconds_w16.push_back(Prefill(*w16, pool, rounded.get(), 512));
+  }
   Row("prefill/512", 512, seconds);
+  Row("prefill/512/w16", 512, seconds_w16);
   for (const int batch : {1, 8, 32, 64}) {
     seconds.clear();
-    for (int i = 0; i < kRuns; ++i) seconds.push_back(Decode(*decoder, pool, slot, batch, 8));
+    seconds_w16.clear();
+    for (int i = 0; i < kRuns; ++i) {
+      seconds.push_back(Decode(*decoder, pool, slot, batch, 8));
+      seconds_w16.push_back(Decode(*w16, pool, rounded.get(), batch, 8));
+    }
     Row(("decode/" + std::to_string(batch)).c_str(), 8.0 * batch, seconds);
+    Row(("decode/" + std::to_string(batch) + "/w16").c_str(), 8.0 * batch, seconds_w16);
   }
   // 40 samples of 35 prompt and 15 reply tokens: a step of the demo.
   std::vector<trainer::TrainingSample> samples(40);

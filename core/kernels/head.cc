@@ -181,9 +181,8 @@ template <typename W>
 void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
                const W* panels, const int32_t* targets, float* log_prob, float* max, float* log_sum,
                float* entropy) {
-  const TileKernels& tile = internal::CurrentTileKernels();
+  const internal::WeightTile<W>& tile = internal::CurrentTileKernels().For(panels);
   const auto chunk_statistics = TITAN_DISPATCH(HeadChunk);
-  const internal::WeightTile<W>& weight_tile = tile.For(panels);
   const int64_t h = shape.hidden, panel_count = PanelCount(shape.vocab);
   const int64_t depth = PanelDepth(kElementOf<W>, h);
   const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
@@ -205,7 +204,7 @@ void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t 
     const int64_t p1 = std::min(panel_count, (c + 1) * kPanelBlock);
     for (int64_t p = c * kPanelBlock; p < p1; ++p) {
       for (int64_t t = t0; t < t1; ++t) {
-        weight_tile.output(
+        tile.output(
             tiles.rows(t), packed + tiles.begin(t) * h, panels + p * kPanelColumns * depth, h,
             shape.leaves, nullptr,
             z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column,
@@ -249,8 +248,8 @@ class HeadBackward {
         depth_(PanelDepth(kElementOf<W>, shape.hidden)),
         units_(units),
         gradient_(gradient),
-        tiles_(rows, tile_.max_rows),
-        weight_tiles_(shape.hidden, tile_.max_rows),
+        tiles_(rows, tile_.For(panels).max_rows),
+        weight_tiles_(shape.hidden, tile_.f32.max_rows),
         hidden_panels_(PanelCount(shape.hidden)),
         leaves_(LeafCount(shape.vocab, 0)),
         level_floats_(hidden_panels_ * rows * kPanelColumns) {
@@ -299,7 +298,7 @@ class HeadBackward {
   void Logits(int64_t first, int64_t count, const RowGradient* of) {
     const auto gradient_tile = TITAN_DISPATCH(HeadGradientTile);
     const int64_t h = shape_.hidden, panels = PanelCount(count), p0 = first / kPanelColumns;
-    const int64_t block_tiles = std::max<int64_t>(1, kRowBlock * 4 / tile_.max_rows);
+    const int64_t block_tiles = std::max<int64_t>(1, kRowBlock * 4 / tile_.For(panels_).max_rows);
     const int64_t blocks = (tiles_.count() + block_tiles - 1) / block_tiles;
     pool_.Run(static_cast<int>(panels * blocks), [&](int task) {
       const int64_t p = task / blocks, t0 = task % blocks * block_tiles;

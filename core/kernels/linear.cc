@@ -123,7 +123,7 @@ void LongChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p) {
 template <typename W>
 void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panels, int64_t n,
               int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
-  const TileKernels& tile = internal::CurrentTileKernels();
+  const internal::WeightTile<W>& tile = internal::CurrentTileKernels().For(panels);
 #ifdef TITAN_PERTURB_CHAIN_ORDER
   // The library that tests link to see parity fail: large calls cut their chains elsewhere.
   if (m > internal::kMaxTileRows) leaves = leaves > 1 ? 1 : (k % 4 == 0 ? 2 : 1);
@@ -143,7 +143,7 @@ void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panel
     }
     packed = buffer;
   }
-  const LinearCall<W> call{tile.For(panels), tiles, packed, panels, n, k, leaves, bias, out, ldo};
+  const LinearCall<W> call{tile, tiles, packed, panels, n, k, leaves, bias, out, ldo};
   const int64_t panel_count = PanelCount(n);
   const bool whole = k <= kWholeChain || tiles.count() == 1;
   const int64_t block_rows = whole ? kRowBlockFloats / k : kLongChainRows;
@@ -180,7 +180,7 @@ void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* 
                           int64_t m, int64_t n, int64_t k, float* panels_accumulator) {
   if (m == 0 || n == 0 || k == 0) return;
   const TileKernels& tile = internal::CurrentTileKernels();
-  const RowTiles tiles(k, tile.max_rows);  // rows of a tile are columns of x
+  const RowTiles tiles(k, tile.f32.max_rows);  // rows of a tile are columns of x
   const int64_t panel_count = PanelCount(n);
   float* rows = ScratchFloats(Scratch::kRows, k * m);                    // [tile][m][rows]
   float* dy_panels = ScratchFloats(Scratch::kPanel, PanelFloats(n, m));  // [panel][m][32]
@@ -194,7 +194,7 @@ void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* 
                               dy_panels + p * kPanelColumns * m);
     }
   });
-  const int64_t block_tiles = std::max<int64_t>(1, kRowBlockFloats / m / tile.max_rows);
+  const int64_t block_tiles = std::max<int64_t>(1, kRowBlockFloats / m / tile.f32.max_rows);
   const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
   const int64_t group = PanelsPerTask(pool, panel_count, row_blocks);
   const int64_t groups = (panel_count + group - 1) / group;

@@ -101,7 +101,12 @@ class Tile {
         _mm_prefetch(ahead + 64, _MM_HINT_T0);
       }
       Step<0>(a, b);
-      if constexpr (kGroup == 2) Step<1>(a + kRows, b);
+      if constexpr (kGroup == 2) {
+        // The second half is loaded again: kept in registers, the words would push out
+        // accumulators.
+        asm volatile("" ::: "memory");
+        Step<1>(a + kRows, b);
+      }
       a += kGroup * kRows;
       b += kGroup * kPanel;
     }
@@ -253,13 +258,11 @@ HWY_AFTER_NAMESPACE();
 namespace titan::kernels::internal {
 namespace {
 
-constexpr TileKernels kAvx2Kernels = {6,
-                                      {&N_AVX2::Output<float>, &N_AVX2::Chain<float>},
-                                      {&N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
+constexpr TileKernels kAvx2Kernels = {{6, &N_AVX2::Output<float>, &N_AVX2::Chain<float>},
+                                      {5, &N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
                                       &N_AVX2::Accumulate};
-constexpr TileKernels kAvx512Kernels = {14,
-                                        {&N_AVX3::Output<float>, &N_AVX3::Chain<float>},
-                                        {&N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
+constexpr TileKernels kAvx512Kernels = {{14, &N_AVX3::Output<float>, &N_AVX3::Chain<float>},
+                                        {13, &N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
                                         &N_AVX3::Accumulate};
 
 constexpr std::align_val_t kAlignment{64};

@@ -39,6 +39,9 @@ class RowTiles {
 // at an even k, so a leaf has an even length where there are several.
 template <typename W>
 struct WeightTile {
+  // What the registers hold: for floats 14 with AVX-512 and 6 with AVX2, for bfloat16 one less, for
+  // the mask. More rows (up to the other's) give the same bits, slower.
+  int max_rows;
   // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
   // floats or null). 1 <= columns <= 32; nothing beyond is written.
   void (*output)(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
@@ -49,10 +52,10 @@ struct WeightTile {
 };
 
 struct TileKernels {
-  int max_rows;  // 14 with AVX-512, 6 with AVX2: what the registers hold
   WeightTile<float> f32;
   WeightTile<BFloat16> bf16;
-  // c[rows][columns] = c + chain over k from +0; both operands are activations, b[k][32].
+  // rows <= f32.max_rows. c[rows][columns] = c + chain over k from +0; both operands are
+  // activations, b[k][32].
   void (*accumulate)(int rows, const float* a, const float* b, int64_t k, float* c, int64_t ldc,
                      int columns);
 

@@ -55,8 +55,8 @@ kernels::RopeScaling ScalingOf(const formats::RopeScaling& scaling) {
 std::string Number(int64_t value) { return std::to_string(value); }
 
 // x [rows][columns(weight)] -> out [rows][rows(weight)], with the parameter's bias if it has one.
-void Project(const DecoderContext& context, int parameter, const float* panels, const float* bias,
-             const float* x, int64_t rows, float* out) {
+void Project(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
+             const float* bias, const float* x, int64_t rows, float* out) {
   const Parameter& p = context.decoder.table().at(parameter);
   kernels::Linear(context.pool, x, p.columns(), rows, panels, p.rows(), p.columns(),
                   p.forward_leaves, bias, out, p.rows());
@@ -64,8 +64,12 @@ void Project(const DecoderContext& context, int parameter, const float* panels, 
 
 }  // namespace
 
-Decoder::Decoder(formats::ModelConfig config, ParameterTable table, kernels::RopeTable rope)
-    : config_(std::move(config)), table_(std::move(table)), rope_(std::move(rope)) {
+Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
+                 kernels::RopeTable rope)
+    : config_(std::move(config)),
+      table_(std::move(table)),
+      master_table_(std::move(master_table)),
+      rope_(std::move(rope)) {
   attention_ = {
       .num_heads = config_.num_heads,
       .num_kv_heads = config_.num_kv_heads,
@@ -78,8 +82,9 @@ Decoder::Decoder(formats::ModelConfig config, ParameterTable table, kernels::Rop
 }
 
 StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelConfig& config,
-                                                         int64_t max_positions) {
-  TITAN_ASSIGN_OR_RETURN(ParameterTable table, ParameterTable::Of(config));
+                                                         int64_t max_positions, Mode mode) {
+  TITAN_ASSIGN_OR_RETURN(ParameterTable table, ParameterTable::Of(config, mode));
+  TITAN_ASSIGN_OR_RETURN(ParameterTable master_table, ParameterTable::Of(config));
   if (config.head_dim > kernels::kMaxHeadDim) {
     return Unimplemented("model: head_dim " + Number(config.head_dim) + " is above " +
                          Number(kernels::kMaxHeadDim));
@@ -100,7 +105,8 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
   TITAN_ASSIGN_OR_RETURN(kernels::RopeTable rope,
                          kernels::RopeTable::Create(config.head_dim, config.rope_theta,
                                                     ScalingOf(config.rope_scaling), max_positions));
-  return std::unique_ptr<const Decoder>(new Decoder(config, std::move(table), std::move(rope)));
+  return std::unique_ptr<const Decoder>(
+      new Decoder(config, std::move(table), std::move(master_table), std::move(rope)));
 }
 
 int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
@@ -224,9 +230,8 @@ Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch) {
 
 void EmbedTokens(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
                  float* x) {
-  kernels::EmbeddingGather(context.pool, kernels::TableLayout::kPanels32, weights.embedding,
-                           context.decoder.vocabulary(), context.decoder.hidden(),
-                           batch.tokens.data(), batch.num_rows(), x);
+  kernels::EmbeddingGather(context.pool, weights.embedding, context.decoder.vocabulary(),
+                           context.decoder.hidden(), batch.tokens.data(), batch.num_rows(), x);
 }
 
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
@@ -238,7 +243,7 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   const int64_t rows = batch.num_rows();
   TITAN_CHECK(layer >= 0 && layer < decoder.num_layers());
   TITAN_CHECK(rows <= workspace.limits().max_rows);
-  const LayerPointers<const float>& w = weights.layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
   const kernels::AttentionShape& shape = decoder.attention_shape();
   const size_t x_bytes = static_cast<size_t>(rows * decoder.hidden()) * sizeof(float);

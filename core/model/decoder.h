@@ -12,10 +12,14 @@
 //                                                                  -> HeadLogProbForward  (trainer)
 //   trainer, backwards: HeadLogProbBackward -> FinalNormBackward -> BlockBackward per layer, last
 //   to first
-//          -> EmbedBackward; weight gradients are accumulated into a slot of the weights' layout.
+//          -> EmbedBackward; weight gradients are accumulated into a slot of the master weights'
+//          table.
+//
+// Weights are binary32 or bfloat16 as the table's mode says; a kernel upconverts a bfloat16 exactly
+// where it reads it, so both modes are this one source. Everything else is binary32.
 //
 // Shapes: T rows of a batch, R rows with a head, H hidden, F intermediate, V vocabulary, D = heads
-// * head dim, E = kv heads * head dim. All arrays are dense row-major binary32.
+// * head dim, E = kv heads * head dim. All arrays are dense row-major.
 //
 // Threads: a Decoder is immutable and may be shared. A Workspace belongs to one caller at a time.
 // The pool inside a call decides only who computes an output, never its bits. The
@@ -58,10 +62,15 @@ class Decoder {
   // that). InvalidArgument, Unimplemented: as ParameterTable::Of; a context beyond the config's.
   // ResourceExhausted: the rotary table of that many positions would exceed kMaxRopeTableBytes.
   static StatusOr<std::unique_ptr<const Decoder>> Create(const formats::ModelConfig& config,
-                                                         int64_t max_positions = 0);
+                                                         int64_t max_positions = 0,
+                                                         Mode mode = Mode::kF32);
 
   const formats::ModelConfig& config() const { return config_; }
+  Mode mode() const { return table_.mode(); }
+  // Of the weights that forward and backward read.
   const ParameterTable& table() const { return table_; }
+  // Of master weights, gradients and moments: the table of kF32.
+  const ParameterTable& master_table() const { return master_table_; }
   const kernels::RopeTable& rope() const { return rope_; }
   const kernels::AttentionShape& attention_shape() const { return attention_; }
   int64_t max_positions() const { return max_positions_; }
@@ -73,10 +82,12 @@ class Decoder {
   int64_t kv_width() const { return attention_.num_kv_heads * attention_.head_dim; }
 
  private:
-  Decoder(formats::ModelConfig config, ParameterTable table, kernels::RopeTable rope);
+  Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
+          kernels::RopeTable rope);
 
   formats::ModelConfig config_;
   ParameterTable table_;
+  ParameterTable master_table_;
   kernels::RopeTable rope_;
   kernels::AttentionShape attention_;
   int64_t max_positions_ = 0;
@@ -209,7 +220,7 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
                          const HeadState& state, float* dhidden, const Gradients& gradients);
 
 // At the end of a shard of a tied model: table gradient = head + embedding (numerics.md section 7),
-// then the embedding buffer is zeroed for the next shard. REQUIRES: table.tied().
+// then the embedding buffer is zeroed for the next shard. REQUIRES: the master table, tied.
 void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
                       const Gradients& gradients);
 

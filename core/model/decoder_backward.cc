@@ -36,7 +36,7 @@ void ProjectWeightGradient(const DecoderContext& context, int parameter,
 }
 
 // dx [rows][in features] of dy [rows][out features].
-void ProjectInputGradient(const DecoderContext& context, int parameter, const float* panels,
+void ProjectInputGradient(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
                           const float* dy, int64_t rows, float* dx) {
   const Parameter& p = context.decoder.table().at(parameter);
   float* transposed = context.workspace.transposed;
@@ -67,8 +67,8 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
   TITAN_CHECK(layer >= 0 && layer < decoder.num_layers());
   TITAN_CHECK(rows <= workspace.limits().max_rows && workspace.limits().backward);
   CheckUnits(units, rows);
-  const LayerPointers<const float>& w = weights.layers[static_cast<size_t>(layer)];
-  const LayerPointers<float>& g = gradients.layers[static_cast<size_t>(layer)];
+  const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
+  const LayerGradients& g = gradients.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
   const kernels::AttentionShape& shape = decoder.attention_shape();
   const int64_t hidden = decoder.hidden();
@@ -179,7 +179,7 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
 
 void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
                       const Gradients& gradients) {
-  TITAN_CHECK(table.tied());
+  TITAN_CHECK(table.tied() && table.mode() == Mode::kF32);
   const kernels::NumericThread numeric;
   const int64_t floats = table.at(table.embedding()).num_floats();
   kernels::AddInto(pool, floats, gradients.head, embedding_gradient);

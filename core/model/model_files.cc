@@ -35,21 +35,21 @@ Parameter RowsOf(const Parameter& p, int64_t first, int64_t count) {
 }  // namespace
 
 Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
-                   const ParameterTable& table, float* slot) {
+                   const ParameterTable& table, void* slot) {
   std::vector<float> values(static_cast<size_t>(LargestParameter(table)));
   for (int i = 0; i < table.size(); ++i) {
     const Parameter& p = table.at(i);
     const std::span<float> part = std::span(values).first(static_cast<size_t>(p.num_elements()));
     TITAN_RETURN_IF_ERROR(source.ReadTensorF32(p.name, part));
-    StoreParameter(pool, p, part, slot);
+    TITAN_RETURN_IF_ERROR(StoreParameter(pool, p, part, slot));
     const int64_t end = i + 1 < table.size() ? table.at(i + 1).offset : table.slot_bytes();
-    char* gap = reinterpret_cast<char*>(slot) + p.offset + p.bytes;
+    char* gap = static_cast<char*>(slot) + p.offset + p.bytes;
     std::memset(gap, 0, static_cast<size_t>(end - p.offset - p.bytes));
   }
   return OkStatus();
 }
 
-Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const float* slot,
+Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const void* slot,
                       const formats::ModelBundle& bundle, const std::string& folder) {
   TITAN_ASSIGN_OR_RETURN(formats::HfFolderWriter writer,
                          formats::HfFolderWriter::Create(folder, bundle));

@@ -15,18 +15,19 @@
 
 namespace titan::model {
 
-// Fills every parameter of the slot from the source and zeroes pad lanes and gaps, so equal weights
-// give equal slot bytes. A head stored beside tied embeddings is left to the source. REQUIRES:
-// table is of source.config(). InvalidArgument, NotFound: a tensor is missing or holds what the
-// source refuses.
+// Fills every parameter of the slot from the source and writes pad lanes and gaps, so equal weights
+// give equal slot bytes. What is bfloat16 in the slot is rounded once, from the f32 value of what
+// is stored (exact for f32, f16, bf16). A head stored beside tied embeddings is left to the source.
+// REQUIRES: table is of source.config(). InvalidArgument, NotFound: a tensor is missing, holds what
+// the source refuses, or a value that is not finite in bfloat16.
 Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
-                   const ParameterTable& table, float* slot);
+                   const ParameterTable& table, void* slot);
 
 // Writes a folder that transformers loads: the bundle's files and model.safetensors (F32, names and
-// shapes of the table) out of the slot, which may be a version mapped from the weight store. Beside
-// the slot a few MiB are in memory. The folder appears whole or not at all: errors of
-// formats::HfFolderWriter. REQUIRES: table is of bundle.config.
-Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const float* slot,
+// shapes of the table; a bfloat16 is widened exactly) out of the slot, which may be a version
+// mapped from the weight store. Beside the slot a few MiB are in memory. The folder appears
+// whole or not at all: errors of formats::HfFolderWriter. REQUIRES: table is of bundle.config.
+Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const void* slot,
                       const formats::ModelBundle& bundle, const std::string& folder);
 
 }  // namespace titan::model

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/parameters.h"
 
+#include <cstddef>
 #include <cstring>
 
 #include "core/base/check.h"
@@ -53,59 +54,74 @@ void SetLeaves(const formats::ModelConfig& config, std::string_view suffix, Para
       kernels::LeafCount(parameter.rows(), is_qkv ? config.head_dim : 0);
 }
 
-template <typename T>
-SlotPointers<T> PointersOf(const ParameterTable& table, T* slot) {
-  const auto at = [&](int index) -> T* {
-    if (index < 0) return nullptr;
-    return slot + table.at(index).offset / static_cast<int64_t>(sizeof(float));
-  };
-  SlotPointers<T> pointers;
-  pointers.slot = slot;
-  pointers.embedding = at(table.embedding());
-  pointers.final_norm = at(table.final_norm());
-  pointers.head = at(table.head());
+const std::byte* At(const void* slot, const Parameter& parameter) {
+  return static_cast<const std::byte*>(slot) + parameter.offset;
+}
+std::byte* At(void* slot, const Parameter& parameter) {
+  return static_cast<std::byte*>(slot) + parameter.offset;
+}
+
+// vector(index) and matrix(index) give the pointers of a parameter; index -1 means none.
+template <typename Pointers, typename VectorAt, typename MatrixAt>
+Pointers PointersOf(const ParameterTable& table, const VectorAt& vector, const MatrixAt& matrix) {
+  Pointers pointers;
+  pointers.embedding = matrix(table.embedding());
+  pointers.final_norm = vector(table.final_norm());
+  pointers.head = matrix(table.head());
   pointers.layers.reserve(table.layers().size());
   for (const LayerParameters& l : table.layers()) {
-    pointers.layers.push_back({.input_norm = at(l.input_norm),
-                               .q = at(l.q),
-                               .k = at(l.k),
-                               .v = at(l.v),
-                               .o = at(l.o),
-                               .q_bias = at(l.q_bias),
-                               .k_bias = at(l.k_bias),
-                               .v_bias = at(l.v_bias),
-                               .o_bias = at(l.o_bias),
-                               .post_norm = at(l.post_norm),
-                               .gate = at(l.gate),
-                               .up = at(l.up),
-                               .down = at(l.down),
-                               .gate_bias = at(l.gate_bias),
-                               .up_bias = at(l.up_bias),
-                               .down_bias = at(l.down_bias)});
+    pointers.layers.push_back({.input_norm = vector(l.input_norm),
+                               .q = matrix(l.q),
+                               .k = matrix(l.k),
+                               .v = matrix(l.v),
+                               .o = matrix(l.o),
+                               .q_bias = vector(l.q_bias),
+                               .k_bias = vector(l.k_bias),
+                               .v_bias = vector(l.v_bias),
+                               .o_bias = vector(l.o_bias),
+                               .post_norm = vector(l.post_norm),
+                               .gate = matrix(l.gate),
+                               .up = matrix(l.up),
+                               .down = matrix(l.down),
+                               .gate_bias = vector(l.gate_bias),
+                               .up_bias = vector(l.up_bias),
+                               .down_bias = vector(l.down_bias)});
   }
   return pointers;
 }
 
 }  // namespace
 
-StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config) {
+std::string_view ModeName(Mode mode) { return mode == Mode::kF32 ? "f32" : "w16"; }
+
+StatusOr<Mode> ModeFromName(std::string_view name) {
+  for (const Mode mode : {Mode::kF32, Mode::kW16}) {
+    if (name == ModeName(mode)) return mode;
+  }
+  return InvalidArgument("numerics mode '" + std::string(name.substr(0, 32)) +
+                         "' is not one of f32, w16");
+}
+
+StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, Mode mode) {
   TITAN_RETURN_IF_ERROR(formats::ValidateModelConfig(config));
   const std::vector<formats::TensorSpec> specs = formats::CanonicalTensors(config);
   if (static_cast<int64_t>(specs.size()) > kMaxParameters) {
     return InvalidArgument("model: num_layers gives more than 2^20 parameters");
   }
   ParameterTable table;
+  table.mode_ = mode;
   table.layers_.resize(static_cast<size_t>(config.num_layers));
   for (const formats::TensorSpec& spec : specs) {
     Parameter parameter;
     parameter.name = spec.name;
     parameter.shape = spec.shape;
     parameter.offset = table.slot_bytes_;
-    int64_t floats = parameter.num_elements();
+    int64_t elements = parameter.num_elements();
     const int index = table.size();
     if (parameter.is_matrix()) {
-      parameter.layout = Layout::kPanels32;
-      floats = kernels::PanelFloats(parameter.rows(), parameter.columns());
+      parameter.layout = Layout::kPanels;
+      if (mode == Mode::kW16) parameter.element = kernels::Element::kBf16;
+      elements = kernels::PanelElements(parameter.element, parameter.rows(), parameter.columns());
     }
     constexpr std::string_view kLayers = "model.layers.";
     if (spec.name.starts_with(kLayers)) {
@@ -126,7 +142,7 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config) 
     } else {
       return Unimplemented("model: tensor " + spec.name + " has no place in a Llama-form decoder");
     }
-    parameter.bytes = floats * static_cast<int64_t>(sizeof(float));
+    parameter.bytes = elements * kernels::ElementBytes(parameter.element);
     table.slot_bytes_ = RoundUp(parameter.offset + parameter.bytes, kSlotAlignment);
     table.num_elements_ += parameter.num_elements();
     table.parameters_.push_back(std::move(parameter));
@@ -144,31 +160,75 @@ int ParameterTable::Find(std::string_view name) const {
   return -1;
 }
 
-Weights WeightsOf(const ParameterTable& table, const float* slot) {
-  return PointersOf(table, slot);
+Weights WeightsOf(const ParameterTable& table, const void* slot) {
+  const auto vector = [&](int i) -> const float* {
+    return i < 0 ? nullptr : reinterpret_cast<const float*>(At(slot, table.at(i)));
+  };
+  const auto matrix = [&](int i) -> kernels::ConstPanels {
+    if (i < 0) return {};
+    return {At(slot, table.at(i)), table.at(i).element};
+  };
+  auto weights = PointersOf<Weights>(table, vector, matrix);
+  weights.slot = slot;
+  return weights;
 }
-Gradients GradientsOf(const ParameterTable& table, float* slot) { return PointersOf(table, slot); }
 
-void StoreParameter(kernels::Pool& pool, const Parameter& parameter, std::span<const float> values,
-                    float* slot) {
+Gradients GradientsOf(const ParameterTable& table, float* slot) {
+  TITAN_CHECK(table.mode() == Mode::kF32);
+  const auto at = [&](int i) -> float* {
+    return i < 0 ? nullptr : reinterpret_cast<float*>(At(slot, table.at(i)));
+  };
+  auto gradients = PointersOf<Gradients>(table, at, at);
+  gradients.slot = slot;
+  return gradients;
+}
+
+Status StoreParameter(kernels::Pool& pool, const Parameter& parameter,
+                      std::span<const float> values, void* slot) {
   TITAN_CHECK(static_cast<int64_t>(values.size()) == parameter.num_elements());
-  float* out = slot + parameter.offset / static_cast<int64_t>(sizeof(float));
-  if (parameter.layout == Layout::kPanels32) {
-    kernels::PackPanels(pool, values.data(), parameter.rows(), parameter.columns(), out);
-  } else {
+  std::byte* out = At(slot, parameter);
+  if (parameter.layout == Layout::kRows) {
     std::memcpy(out, values.data(), values.size_bytes());
+  } else if (parameter.element == kernels::Element::kF32) {
+    kernels::PackPanels(pool, values.data(), parameter.rows(), parameter.columns(),
+                        reinterpret_cast<float*>(out));
+  } else if (!kernels::PackPanels(pool, values.data(), parameter.rows(), parameter.columns(),
+                                  reinterpret_cast<kernels::BFloat16*>(out))) {
+    return InvalidArgument("tensor " + parameter.name +
+                           ": a value is not a finite number in bfloat16");
   }
+  return OkStatus();
 }
 
-void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const float* slot,
+void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const void* slot,
                    std::span<float> values) {
   TITAN_CHECK(static_cast<int64_t>(values.size()) == parameter.num_elements());
-  const float* in = slot + parameter.offset / static_cast<int64_t>(sizeof(float));
-  if (parameter.layout == Layout::kPanels32) {
-    kernels::UnpackPanels(pool, in, parameter.rows(), parameter.columns(), values.data());
-  } else {
+  const std::byte* in = At(slot, parameter);
+  if (parameter.layout == Layout::kRows) {
     std::memcpy(values.data(), in, values.size_bytes());
+  } else {
+    kernels::UnpackPanels(pool, {in, parameter.element}, parameter.rows(), parameter.columns(),
+                          values.data());
   }
+}
+
+Status RoundMaster(kernels::Pool& pool, const ParameterTable& master_table, const float* master,
+                   const ParameterTable& table, void* slot) {
+  TITAN_CHECK(master_table.mode() == Mode::kF32 && master_table.size() == table.size());
+  for (int i = 0; i < table.size(); ++i) {
+    const Parameter& from = master_table.at(i);
+    const Parameter& to = table.at(i);
+    TITAN_CHECK(from.shape == to.shape);
+    const std::byte* in = At(master, from);
+    std::byte* out = At(slot, to);
+    if (to.element == kernels::Element::kF32) {
+      std::memcpy(out, in, static_cast<size_t>(to.bytes));
+    } else if (!kernels::RoundPanels(pool, reinterpret_cast<const float*>(in), to.rows(),
+                                     to.columns(), reinterpret_cast<kernels::BFloat16*>(out))) {
+      return DataLoss("parameter " + to.name + ": a weight is not a finite number in bfloat16");
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace titan::model

@@ -4,8 +4,13 @@
 //
 // A *slot* is one contiguous block of memory (a weight version, a gradient, an optimizer moment)
 // whose bytes are exactly what the kernels read: no copy is made between the weight store's mapping
-// and a forward. Every slot of a model has the same layout, described by its ParameterTable, so a
-// gradient or a moment is found at the offset of its weight. All values are binary32.
+// and a forward. Where each parameter lies is described by a ParameterTable. Modes (numerics.md
+// section 2) are one table each:
+//
+//   kF32  everything is binary32. Master weights, gradients and moments always use this table, so a
+//         gradient or a moment is found at the offset of its master weight.
+//   kW16  matrices are bfloat16 (embedding and head too), vectors (norm weights, biases) binary32.
+//         The weights that forward and backward read in this mode.
 //
 // Order: model.embed_tokens.weight; for each layer input_layernorm, q_proj, k_proj, v_proj, o_proj
 // (each weight, then bias where the family has one), post_attention_layernorm, gate_proj, up_proj,
@@ -24,13 +29,19 @@
 
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 
 namespace titan::model {
 
-// kRows: row-major as in a file. kPanels32: the kernels' execution layout, [ceil(rows /
-// 32)][columns][32] with +0 in the pad lanes (core/kernels/panels.h).
-enum class Layout { kRows, kPanels32 };
+enum class Mode : uint8_t { kF32, kW16 };
+std::string_view ModeName(Mode mode);  // "f32", "w16", as in a job
+// InvalidArgument: another name.
+StatusOr<Mode> ModeFromName(std::string_view name);
+
+// kRows: row-major as in a file. kPanels: the kernels' execution layout of the parameter's element
+// type, panels32 or panels32k2 (core/kernels/panels.h).
+enum class Layout { kRows, kPanels };
 
 // Offsets and sizes in a slot are multiples of this.
 inline constexpr int64_t kSlotAlignment = 256;
@@ -39,6 +50,7 @@ struct Parameter {
   std::string name;            // for example "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // logical: {n} or {out features, in features}
   Layout layout = Layout::kRows;
+  kernels::Element element = kernels::Element::kF32;
   int64_t offset = 0;  // of the first byte in the slot, a multiple of kSlotAlignment
   int64_t bytes = 0;   // with pad lanes, without the gap to the next parameter
   // Leaves of the forward (over in features) and of the input gradient (over out features),
@@ -50,7 +62,7 @@ struct Parameter {
   int64_t rows() const { return shape[0]; }
   int64_t columns() const { return is_matrix() ? shape[1] : 1; }
   int64_t num_elements() const { return rows() * columns(); }  // logical, without pad lanes
-  // Floats of the payload, pad lanes included.
+  // Floats of the payload, pad lanes included. Of the table of kF32.
   int64_t num_floats() const { return bytes / static_cast<int64_t>(sizeof(float)); }
 };
 
@@ -68,8 +80,9 @@ class ParameterTable {
  public:
   // InvalidArgument: sizes that cannot be a model (names the field). Unimplemented: a family or
   // feature outside the Llama form (names it).
-  static StatusOr<ParameterTable> Of(const formats::ModelConfig& config);
+  static StatusOr<ParameterTable> Of(const formats::ModelConfig& config, Mode mode = Mode::kF32);
 
+  Mode mode() const { return mode_; }
   std::span<const Parameter> parameters() const { return parameters_; }
   const Parameter& at(int index) const { return parameters_[static_cast<size_t>(index)]; }
   int size() const { return static_cast<int>(parameters_.size()); }
@@ -77,6 +90,7 @@ class ParameterTable {
   int Find(std::string_view name) const;
 
   int64_t slot_bytes() const { return slot_bytes_; }  // a multiple of kSlotAlignment
+  // The slot's size in floats, whatever it holds.
   int64_t slot_floats() const { return slot_bytes_ / static_cast<int64_t>(sizeof(float)); }
   int64_t num_elements() const { return num_elements_; }  // logical, tied table once
 
@@ -87,6 +101,7 @@ class ParameterTable {
   std::span<const LayerParameters> layers() const { return layers_; }
 
  private:
+  Mode mode_ = Mode::kF32;
   std::vector<Parameter> parameters_;
   std::vector<LayerParameters> layers_;
   int final_norm_ = -1;
@@ -95,40 +110,50 @@ class ParameterTable {
   int64_t num_elements_ = 0;
 };
 
-// Pointers into a slot by role. Null where the model has no such parameter. T is const float
-// (weights) or float (gradients). Valid as long as the slot.
-template <typename T>
+// Pointers into a slot by role: vectors are floats, matrices panels. Null where the model has no
+// such parameter. Valid as long as the slot.
+template <typename Vector, typename Matrix>
 struct LayerPointers {
-  T* input_norm;
-  T *q, *k, *v, *o;
-  T *q_bias, *k_bias, *v_bias, *o_bias;
-  T* post_norm;
-  T *gate, *up, *down;
-  T *gate_bias, *up_bias, *down_bias;
+  Vector input_norm;
+  Matrix q, k, v, o;
+  Vector q_bias, k_bias, v_bias, o_bias;
+  Vector post_norm;
+  Matrix gate, up, down;
+  Vector gate_bias, up_bias, down_bias;
 };
 
-template <typename T>
+template <typename Slot, typename Vector, typename Matrix>
 struct SlotPointers {
-  T* slot = nullptr;
-  T* embedding = nullptr;
-  T* final_norm = nullptr;
-  T* head = nullptr;  // == embedding when tied
-  std::vector<LayerPointers<T>> layers;
+  Slot slot = {};
+  Matrix embedding = {};
+  Vector final_norm = {};
+  Matrix head = {};  // the embedding's when tied
+  std::vector<LayerPointers<Vector, Matrix>> layers;
 };
 
-using Weights = SlotPointers<const float>;
-using Gradients = SlotPointers<float>;
+using Weights = SlotPointers<const void*, const float*, kernels::ConstPanels>;
+using Gradients = SlotPointers<float*, float*, float*>;
+using LayerWeights = LayerPointers<const float*, kernels::ConstPanels>;
+using LayerGradients = LayerPointers<float*, float*>;
 
-// REQUIRES: slot is 64-byte aligned and holds table.slot_bytes().
-Weights WeightsOf(const ParameterTable& table, const float* slot);
+// REQUIRES: slot is 64-byte aligned and holds table.slot_bytes(); for gradients, table is of kF32.
+Weights WeightsOf(const ParameterTable& table, const void* slot);
 Gradients GradientsOf(const ParameterTable& table, float* slot);
 
-// Copies one parameter between its logical row-major form ([rows][columns]) and its place in a
-// slot. Pad lanes are written +0. `values` holds parameter.num_elements().
-void StoreParameter(kernels::Pool& pool, const Parameter& parameter, std::span<const float> values,
-                    float* slot);
-void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const float* slot,
+// Writes one parameter into its place in a slot from its logical row-major form
+// ([rows][columns], parameter.num_elements() values), rounded once where it is bfloat16; pad lanes
+// are written too. InvalidArgument, naming it: a value is not finite in bfloat16.
+Status StoreParameter(kernels::Pool& pool, const Parameter& parameter,
+                      std::span<const float> values, void* slot);
+// The other way, exactly.
+void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const void* slot,
                    std::span<float> values);
+
+// Writes the slot of `table` from master weights in the slot layout of kF32: vectors bit for bit,
+// matrices rounded once where they are bfloat16; gaps are left alone. REQUIRES: both tables are of
+// one model. DataLoss, naming the parameter: a value is not finite in bfloat16.
+Status RoundMaster(kernels::Pool& pool, const ParameterTable& master_table, const float* master,
+                   const ParameterTable& table, void* slot);
 
 }  // namespace titan::model
 

@@ -29,31 +29,38 @@ std::string LeavesOf(const model::ParameterTable& table) {
 
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
   type::v1::ContractDigest contract;
-  const auto add = [&contract](const std::vector<ContractItem>& items) {
-    for (const ContractItem& item : items) {
+  std::vector<ContractItem> items;
+  const auto add = [&](const std::vector<ContractItem>& more) {
+    for (const ContractItem& item : more) {
       type::v1::ContractItem* out = contract.add_items();
       out->set_name(item.name);
       out->set_value(item.value);
     }
-  };
-  std::vector<ContractItem> items = kernels::ForwardKernelItems(pool);
-  contract.set_forward(kernels::DigestOf(items));
-  add(items);
-  if (training) {
-    const std::vector<ContractItem> more = kernels::TrainingKernelItems(pool);
-    add(more);
     items.insert(items.end(), more.begin(), more.end());
+  };
+  add(kernels::ForwardKernelItems(pool));
+  add(kernels::ForwardW16Items(pool));
+  contract.set_forward(kernels::DigestOf(items));
+  if (training) {
+    add(kernels::TrainingKernelItems(pool));
+    add(kernels::TrainingW16Items(pool));
     contract.set_training(kernels::DigestOf(items));
   }
   return contract;
 }
 
-StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config) {
-  TITAN_ASSIGN_OR_RETURN(const model::ParameterTable table, model::ParameterTable::Of(config));
+StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config,
+                                       model::Mode mode) {
+  TITAN_ASSIGN_OR_RETURN(const model::ParameterTable table,
+                         model::ParameterTable::Of(config, mode));
   std::vector<ContractItem> items = kernels::ForwardKernelItems(pool);
+  if (mode == model::Mode::kW16) {
+    const std::vector<ContractItem> more = kernels::ForwardW16Items(pool);
+    items.insert(items.end(), more.begin(), more.end());
+  }
   items.push_back({"model.config", formats::ToHfConfigJson(config)});
   items.push_back({"model.leaves", LeavesOf(table)});
-  items.push_back({"model.mode", "f32"});
+  items.push_back({"model.mode", std::string(model::ModeName(mode))});
   items.push_back({"model.cache", "f32"});
   return kernels::DigestOf(items);
 }

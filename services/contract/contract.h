@@ -10,18 +10,22 @@
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
 #include "core/kernels/pool.h"
+#include "core/model/parameters.h"
 #include "titan/type/v1/types.pb.h"
 
 namespace titan::services {
 
-// Items of the kernels that this process has selected, and their digests; `training`: also what a
-// gradient or an update depends on. Runs the kernels' canned vectors (some 10 ms).
+// Items of the kernels that this process has selected, of every numerics mode, and their digests;
+// `training`: also what a gradient or an update depends on. Runs the kernels' canned vectors (some
+// 10 ms).
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training);
 
-// Forward digest of a run: the kernels' items and the model's: its config (shapes, eps, rope), the
-// leaves of every matrix, mode and cache type. The trainer puts it into the manifest, generators
-// compare it with their own. InvalidArgument, Unimplemented: as model::ParameterTable::Of.
-StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config);
+// Forward digest of a run: the items of its mode's kernels and the model's: its config (shapes,
+// eps, rope), the leaves of every matrix, mode and cache type. The trainer puts it into the
+// manifest, generators compare it with their own. InvalidArgument, Unimplemented: as
+// model::ParameterTable::Of.
+StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config,
+                                       model::Mode mode);
 
 }  // namespace titan::services
 

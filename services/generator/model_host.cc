@@ -39,23 +39,28 @@ void ModelHost::Stop() {
 }
 
 Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
-  if (engine_ != nullptr && manifest.model_config_json == model_config_json_) return OkStatus();
+  if (engine_ != nullptr && manifest.model_config_json == model_config_json_ &&
+      manifest.numerics_mode == numerics_mode_) {
+    return OkStatus();
+  }
   if (engine_ != nullptr && !held_.empty()) {
-    return FailedPrecondition("this generator holds versions of another model (" +
+    return FailedPrecondition("this generator holds versions of another model or mode (" +
                               ToString(held_.begin()->first) + "); release them first");
   }
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig config,
                          formats::ParseHfConfig(manifest.model_config_json, "manifest"));
+  const auto mode = model::ModeFromName(manifest.numerics_mode);
+  if (!mode.ok()) return FailedPrecondition("manifest: " + MessageOf(mode.status()));
   engine_.reset();
   decoder_.reset();
-  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(config));
+  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(config, /*max_positions=*/0, *mode));
   if (static_cast<uint64_t>(decoder_->table().slot_bytes()) != manifest.slot_bytes) {
     return FailedPrecondition("the manifest's slot has " + std::to_string(manifest.slot_bytes) +
                               " bytes, this program's layout of the model " +
                               std::to_string(decoder_->table().slot_bytes()) +
                               ": trainer and generator are of different versions");
   }
-  TITAN_ASSIGN_OR_RETURN(const std::string contract, RunForwardDigest(*pool_, config));
+  TITAN_ASSIGN_OR_RETURN(const std::string contract, RunForwardDigest(*pool_, config, *mode));
   if (contract != manifest.contract_forward) {
     return FailedPrecondition("the run's weights were made under forward contract " +
                               manifest.contract_forward + ", this generator computes " + contract +
@@ -69,6 +74,7 @@ Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
   TITAN_ASSIGN_OR_RETURN(auto engine, Engine::Create(*decoder_, *pool_, limits));
   engine_ = std::make_unique<generator::EngineThread>(std::move(engine));
   model_config_json_ = manifest.model_config_json;
+  numerics_mode_ = manifest.numerics_mode;
   return OkStatus();
 }
 
@@ -125,8 +131,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
   const std::string digest = ToHex(slot->lease().digest);
   held_[key] = {digest, slot};
   const std::function<Status(Engine&)> add = [key, slot](Engine& engine) {
-    return engine.AddVersion(key, reinterpret_cast<const float*>(slot->bytes().data()),
-                             [slot] { return slot->HeaderUnchanged(); });
+    return engine.AddVersion(key, slot->bytes().data(), [slot] { return slot->HeaderUnchanged(); });
   };
   const Status added = co_await OnEngine(add);
   if (!added.ok()) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The model that this generator serves: decoder, engine and the versions that it holds. The model
-// is that of the first version loaded (its config stands in the version's manifest); another model
-// is accepted once no version is held.
+// is that of the first version loaded (its config and numerics mode stand in the version's
+// manifest); another model or mode is accepted once no version is held.
 //
 // Everything on the control strand; blocking calls go to the blocking pool, the engine has its
 // thread.
@@ -62,6 +62,7 @@ class ModelHost {
   rpc::DaemonContext& context_;
   std::unique_ptr<kernels::Pool> pool_;
   std::string model_config_json_;
+  std::string numerics_mode_;
   std::unique_ptr<const model::Decoder> decoder_;
   std::unique_ptr<generator::EngineThread> engine_;
   std::map<generator::VersionKey, Held> held_;

@@ -41,14 +41,18 @@ weightstore::Manifest ManifestOf(const model::Decoder& decoder) {
     weightstore::TensorEntry entry;
     entry.name = parameter.name;
     entry.shape = parameter.shape;
-    entry.layout = parameter.layout == model::Layout::kPanels32 ? weightstore::Layout::kPanels32
-                                                                : weightstore::Layout::kRows;
+    const bool bf16 = parameter.element == kernels::Element::kBf16;
+    entry.dtype = bf16 ? weightstore::DType::kBf16 : weightstore::DType::kF32;
+    if (parameter.layout == model::Layout::kPanels) {
+      entry.layout = bf16 ? weightstore::Layout::kPanels32K2 : weightstore::Layout::kPanels32;
+    }
     entry.offset = static_cast<uint64_t>(parameter.offset);
     entry.num_bytes = static_cast<uint64_t>(parameter.bytes);
     manifest.tensors.push_back(std::move(entry));
   }
   manifest.slot_bytes = static_cast<uint64_t>(decoder.table().slot_bytes());
   manifest.model_config_json = formats::ToHfConfigJson(decoder.config());
+  manifest.numerics_mode = model::ModeName(decoder.mode());
   return manifest;
 }
 
@@ -122,13 +126,15 @@ StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& lea
 
 Status TrainJob::Load() {
   const config::v1::JobSpec& spec = options_.spec;
+  const auto mode = model::ModeFromName(spec.model().mode());
+  if (!mode.ok()) return Annotate(mode.status(), "model.mode");
   TITAN_ASSIGN_OR_RETURN(const auto source, formats::OpenModelSource(spec.model().path()));
   // Tables for the job's sequences alone; a position's entry is the same in a table of any length.
   const int64_t context = source->config().max_position_embeddings;
   TITAN_ASSIGN_OR_RETURN(
       decoder_,
-      model::Decoder::Create(source->config(),
-                             std::min<int64_t>(spec.model().max_sequence_tokens(), context)));
+      model::Decoder::Create(
+          source->config(), std::min<int64_t>(spec.model().max_sequence_tokens(), context), *mode));
   TITAN_ASSIGN_OR_RETURN(const TrainConfig config,
                          ToTrainConfig(spec, options_.config.max_pack_tokens()));
   const int64_t needed = trainer::TrainRun::MemoryNeeded(*decoder_, config);
@@ -140,7 +146,8 @@ Status TrainJob::Load() {
   }
   TITAN_ASSIGN_OR_RETURN(
       run_, trainer::TrainRun::Create(*decoder_, pool_, config, [this] { return Now(); }));
-  TITAN_RETURN_IF_ERROR(model::LoadWeights(pool_, *source, decoder_->table(), run_->master()));
+  TITAN_RETURN_IF_ERROR(
+      model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master()));
 
   weightstore::PublisherOptions publisher;
   publisher.socket_path = options_.config.weightstore_socket();
@@ -148,7 +155,7 @@ Status TrainJob::Load() {
   publisher.request_id = options_.incarnation + "/" + options_.run_id;
   publisher.manifest = ManifestOf(*decoder_);
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
-                         RunForwardDigest(pool_, decoder_->config()));
+                         RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
   TITAN_ASSIGN_OR_RETURN(publisher_,
@@ -163,11 +170,11 @@ StatusOr<std::string> TrainJob::Publish(uint64_t version, const std::string& pla
   if (begun.recorded) {
     // Made before: the weights in force must be those of the record.
     std::vector<std::byte> bytes(publisher_->manifest().slot_bytes);
-    run_->WriteSlot(reinterpret_cast<float*>(bytes.data()));
+    TITAN_RETURN_IF_ERROR(run_->WriteSlot(bytes.data()));
     TITAN_ASSIGN_OR_RETURN(const Hash128 digest, publisher_->ConfirmRecorded(version, bytes));
     return ToHex(digest);
   }
-  run_->WriteSlot(reinterpret_cast<float*>(begun.bytes.data()));
+  TITAN_RETURN_IF_ERROR(run_->WriteSlot(begun.bytes.data()));
   TITAN_ASSIGN_OR_RETURN(const Hash128 digest, publisher_->Finish());
   TITAN_RETURN_IF_ERROR(publisher_->Commit(plan_digest, step).status());
   TITAN_LOG(kInfo, "version_committed", {"run", options_.run_id}, {"version", version},
@@ -215,8 +222,7 @@ StatusOr<v1::TrainStepResponse> TrainJob::DoStep(const v1::StepHeader& header,
     const double start = Now();
     TITAN_ASSIGN_OR_RETURN(auto slot,
                            subscriber_.Acquire(options_.run_id, header.behaviour_version(), false));
-    TITAN_ASSIGN_OR_RETURN(
-        parity, run_->Compare(reinterpret_cast<const float*>(slot.bytes().data()), samples));
+    TITAN_ASSIGN_OR_RETURN(parity, run_->Compare(slot.bytes().data(), samples));
     if (!slot.HeaderUnchanged()) {
       return Aborted("the store took version " + std::to_string(header.behaviour_version()) +
                      " back while its log-probs were compared");

@@ -30,6 +30,22 @@ constexpr Advice kAdvice[] = {
 
 }  // namespace
 
+namespace {
+
+v1::TensorLayout ToProto(Layout layout) {
+  switch (layout) {
+    case Layout::kRows:
+      return v1::TENSOR_LAYOUT_ROWS;
+    case Layout::kPanels32:
+      return v1::TENSOR_LAYOUT_PANELS32;
+    case Layout::kPanels32K2:
+      return v1::TENSOR_LAYOUT_PANELS32_K2;
+  }
+  return v1::TENSOR_LAYOUT_UNSPECIFIED;
+}
+
+}  // namespace
+
 v1::Manifest ToProto(const Manifest& manifest) {
   v1::Manifest message;
   for (const TensorEntry& tensor : manifest.tensors) {
@@ -37,8 +53,7 @@ v1::Manifest ToProto(const Manifest& manifest) {
     entry.set_name(tensor.name);
     entry.mutable_shape()->Add(tensor.shape.begin(), tensor.shape.end());
     entry.set_dtype(std::string(NameOf(tensor.dtype)));
-    entry.set_layout(tensor.layout == Layout::kRows ? v1::TENSOR_LAYOUT_ROWS
-                                                    : v1::TENSOR_LAYOUT_PANELS32);
+    entry.set_layout(ToProto(tensor.layout));
     entry.set_offset(tensor.offset);
     entry.set_num_bytes(tensor.num_bytes);
   }
@@ -46,6 +61,7 @@ v1::Manifest ToProto(const Manifest& manifest) {
   message.set_model_config_json(manifest.model_config_json);
   message.set_contract_forward(manifest.contract_forward);
   message.set_contract_training(manifest.contract_training);
+  message.set_numerics_mode(manifest.numerics_mode);
   return message;
 }
 
@@ -66,6 +82,9 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message) {
       case v1::TENSOR_LAYOUT_PANELS32:
         tensor.layout = Layout::kPanels32;
         break;
+      case v1::TENSOR_LAYOUT_PANELS32_K2:
+        tensor.layout = Layout::kPanels32K2;
+        break;
       default:
         return InvalidArgument("manifest.tensors[" + entry.name() +
                                "].layout: must be rows or panels32");
@@ -78,6 +97,7 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message) {
   manifest.model_config_json = message.model_config_json();
   manifest.contract_forward = message.contract_forward();
   manifest.contract_training = message.contract_training();
+  if (!message.numerics_mode().empty()) manifest.numerics_mode = message.numerics_mode();
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   return manifest;
 }

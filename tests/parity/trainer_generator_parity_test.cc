@@ -28,7 +28,7 @@ using trainer::TrainRun;
 
 uint64_t SlotHash(const testing::TinyModel& model, TrainRun& run) {
   std::vector<float> slot(static_cast<size_t>(model.decoder->table().slot_floats()));
-  run.WriteSlot(slot.data());
+  EXPECT_TRUE(run.WriteSlot(slot.data()).ok());
   return Hash64(slot.data(), slot.size() * sizeof(float));
 }
 
@@ -93,7 +93,7 @@ TEST_F(ParityTest, OnPolicyUpdateComparesEveryTrainedToken) {
   EXPECT_GT(update->gradient_norm, 0.0);
   // After the step the policy is another one: its log-probs must differ.
   std::vector<float> slot(static_cast<size_t>(model_.decoder->table().slot_floats()));
-  run->WriteSlot(slot.data());
+  ASSERT_TRUE(run->WriteSlot(slot.data()).ok());
   const auto after = run->Compare(slot.data(), samples_);
   ASSERT_TRUE(after.ok());
   EXPECT_GT(after->tokens_differing, after->tokens_compared / 2);

@@ -39,17 +39,19 @@ T ValueOrDie(StatusOr<T> value) {
   return *std::move(value);
 }
 
-inline LoadedModel ModelOf(const formats::ModelConfig& config, int64_t max_positions = 0) {
+inline LoadedModel ModelOf(const formats::ModelConfig& config, int64_t max_positions = 0,
+                           model::Mode mode = model::Mode::kF32) {
   LoadedModel loaded;
-  loaded.decoder = ValueOrDie(model::Decoder::Create(config, max_positions));
+  loaded.decoder = ValueOrDie(model::Decoder::Create(config, max_positions, mode));
   loaded.slot = ValueOrDie(model::AllocateFloats(loaded.table().slot_floats()));
   loaded.weights = model::WeightsOf(loaded.table(), loaded.slot.get());
   return loaded;
 }
 
-inline LoadedModel LoadModel(const std::string& path, int64_t max_positions = 0) {
+inline LoadedModel LoadModel(const std::string& path, int64_t max_positions = 0,
+                             model::Mode mode = model::Mode::kF32) {
   const std::unique_ptr<formats::ModelSource> source = ValueOrDie(formats::OpenModelSource(path));
-  LoadedModel loaded = ModelOf(source->config(), max_positions);
+  LoadedModel loaded = ModelOf(source->config(), max_positions, mode);
   kernels::Pool pool(1);
   const Status status = model::LoadWeights(pool, *source, loaded.table(), loaded.slot.get());
   EXPECT_TRUE(status.ok()) << status;

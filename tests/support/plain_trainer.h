@@ -111,7 +111,7 @@ class PlainTrainer {
                 float* slot, float* tied_embedding) {
     const model::DecoderContext context = {*model_.decoder, pool_, *workspace_};
     const model::ForwardBatch batch = packed_.Batch(tokens_);
-    const model::Gradients gradients = model::GradientsOf(model_.table(), slot);
+    const model::Gradients gradients = model::GradientsOf(model_.decoder->master_table(), slot);
     std::vector<kernels::RowRange> head_units;
     for (const kernels::RowRange& unit : units) {
       const auto begin = std::lower_bound(rows_.begin(), rows_.end(), unit.begin);
@@ -144,7 +144,7 @@ class PlainTrainer {
   float inverse_temperature_ = 1;
 };
 
-// A zeroed gradient with the buffer of a tied table.
+// A zeroed gradient with the buffer of a tied table. REQUIRES: the decoder's master table.
 struct GradientMemory {
   explicit GradientMemory(const model::ParameterTable& table)
       : table(table),

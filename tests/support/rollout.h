@@ -78,8 +78,8 @@ inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernel
   config.max_sequence_tokens = 128;
   auto run = trainer::TrainRun::Create(*model.decoder, pool, config, [] { return 0.0; });
   EXPECT_TRUE(run.ok()) << run.status();
-  std::memcpy((*run)->master(), model.slot.get(),
-              static_cast<size_t>(model.decoder->table().slot_bytes()));
+  std::memcpy((*run)->master(), model.master.get(),
+              static_cast<size_t>(model.decoder->master_table().slot_bytes()));
   return *std::move(run);
 }
 

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/check.h"
 #include "core/base/philox.h"
 #include "core/model/memory.h"
 #include "core/model/model_files.h"
@@ -104,10 +105,12 @@ std::vector<std::vector<float>> SmallModelWeights(const model::ParameterTable& t
 }
 
 void FillSmallModelSlot(kernels::Pool& pool, const model::ParameterTable& table, uint64_t seed,
-                        const SmallModelOptions& options, float* slot) {
+                        const SmallModelOptions& options, void* slot) {
   const std::vector<std::vector<float>> weights = SmallModelWeights(table, seed, options);
   for (int i = 0; i < table.size(); ++i) {
-    model::StoreParameter(pool, table.at(i), weights[static_cast<size_t>(i)], slot);
+    const Status stored =
+        model::StoreParameter(pool, table.at(i), weights[static_cast<size_t>(i)], slot);
+    TITAN_CHECK(stored.ok());
   }
 }
 

@@ -47,9 +47,9 @@ formats::ModelConfig SmallModelConfig(const SmallModelOptions& options);
 std::vector<std::vector<float>> SmallModelWeights(const model::ParameterTable& table, uint64_t seed,
                                                   const SmallModelOptions& options);
 
-// The same packed into a zeroed slot.
+// The same packed into a zeroed slot of the table's mode.
 void FillSmallModelSlot(kernels::Pool& pool, const model::ParameterTable& table, uint64_t seed,
-                        const SmallModelOptions& options, float* slot);
+                        const SmallModelOptions& options, void* slot);
 
 Status MakeSmallModel(const std::string& folder, uint64_t seed,
                       const SmallModelOptions& options = {});

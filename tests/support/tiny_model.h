@@ -21,24 +21,29 @@ namespace titan::testing {
 
 struct TinyModel {
   std::unique_ptr<const model::Decoder> decoder;
-  model::Floats slot;
+  model::Floats slot;    // of the decoder's table
+  model::Floats master;  // of its master table
 };
 
 // name: a folder of tests/golden/model/tiny.
-inline TinyModel LoadTinyModel(const std::string& name) {
+inline TinyModel LoadTinyModel(const std::string& name, model::Mode mode = model::Mode::kF32) {
   const std::string folder = std::string(TITAN_SOURCE_DIR) + "/tests/golden/model/tiny/" + name;
   auto source = formats::OpenModelSource(folder);
   if (!source.ok()) ADD_FAILURE() << source.status();
   TITAN_CHECK(source.ok());
   TinyModel tiny;
-  auto decoder = model::Decoder::Create((*source)->config());
+  auto decoder = model::Decoder::Create((*source)->config(), 0, mode);
   TITAN_CHECK(decoder.ok());
   tiny.decoder = *std::move(decoder);
-  auto slot = model::AllocateFloats(tiny.decoder->table().slot_floats());
-  TITAN_CHECK(slot.ok());
-  tiny.slot = *std::move(slot);
   kernels::Pool pool(1);
-  TITAN_CHECK(model::LoadWeights(pool, **source, tiny.decoder->table(), tiny.slot.get()).ok());
+  const auto load = [&](const model::ParameterTable& table) {
+    auto slot = model::AllocateFloats(table.slot_floats());
+    TITAN_CHECK(slot.ok());
+    TITAN_CHECK(model::LoadWeights(pool, **source, table, slot->get()).ok());
+    return *std::move(slot);
+  };
+  tiny.slot = load(tiny.decoder->table());
+  tiny.master = load(tiny.decoder->master_table());
   return tiny;
 }
 

@@ -16,7 +16,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 constexpr size_t kMaxTensors = 1u << 20;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxText = 1u << 20;
-constexpr uint8_t kEncoding = 1;
+// 2 has the numerics mode, which is f32 in 1.
+constexpr uint8_t kEncoding = 2;
 
 // a * b, or 0 for more than kMaxBytes (a and b are not 0).
 uint64_t Product(uint64_t a, uint64_t b) {
@@ -45,18 +46,24 @@ Status ValidateTensor(const TensorEntry& tensor, uint64_t slot_bytes) {
   switch (tensor.layout) {
     case Layout::kRows:
       break;
-    case Layout::kPanels32: {
-      if (tensor.shape.size() != 2 || tensor.dtype != DType::kF32) {
-        return InvalidArgument(where + ".layout: panels32 holds f32 matrices");
+    case Layout::kPanels32:
+    case Layout::kPanels32K2: {
+      const bool pairs = tensor.layout == Layout::kPanels32K2;
+      const DType held = pairs ? DType::kBf16 : DType::kF32;
+      if (tensor.shape.size() != 2 || tensor.dtype != held) {
+        return InvalidArgument(where + ".layout: " + std::string(NameOf(tensor.layout)) +
+                               " holds matrices of " + std::string(NameOf(held)));
       }
       const uint64_t panels =
           (static_cast<uint64_t>(tensor.shape[0]) + kPanelLanes - 1) / kPanelLanes;
-      elements = Product(Product(panels, kPanelLanes), static_cast<uint64_t>(tensor.shape[1]));
+      uint64_t depth = static_cast<uint64_t>(tensor.shape[1]);
+      if (pairs) depth += depth % 2;
+      elements = Product(Product(panels, kPanelLanes), depth);
       if (elements == 0) return InvalidArgument(where + ".shape: more than 2^60 elements");
       break;
     }
     default:
-      return InvalidArgument(where + ".layout: must be rows or panels32");
+      return InvalidArgument(where + ".layout: must be rows, panels32 or panels32k2");
   }
   const uint64_t bytes = Product(elements, static_cast<uint64_t>(ElementBytes(tensor.dtype)));
   if (bytes == 0 || tensor.num_bytes != bytes) {
@@ -146,6 +153,18 @@ std::string_view NameOf(DType dtype) {
   return "unknown";
 }
 
+std::string_view NameOf(Layout layout) {
+  switch (layout) {
+    case Layout::kRows:
+      return "rows";
+    case Layout::kPanels32:
+      return "panels32";
+    case Layout::kPanels32K2:
+      return "panels32k2";
+  }
+  return "unknown";
+}
+
 StatusOr<DType> DTypeFromName(std::string_view name) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBf16}) {
     if (name == NameOf(dtype)) return dtype;
@@ -177,6 +196,9 @@ Status Validate(const Manifest& manifest) {
     return InvalidArgument(
         "manifest: model_config_json has at most 1 MiB, contract digests 256 bytes");
   }
+  if (manifest.numerics_mode.empty() || manifest.numerics_mode.size() > 32) {
+    return InvalidArgument("manifest.numerics_mode: must have 1 to 32 bytes");
+  }
   std::vector<const TensorEntry*> by_name, by_offset;
   for (const TensorEntry& tensor : manifest.tensors) {
     TITAN_RETURN_IF_ERROR(ValidateTensor(tensor, manifest.slot_bytes));
@@ -205,6 +227,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   writer.Text(manifest.model_config_json);
   writer.Text(manifest.contract_forward);
   writer.Text(manifest.contract_training);
+  writer.Text(manifest.numerics_mode);
   writer.Number(static_cast<uint32_t>(manifest.tensors.size()));
   for (const TensorEntry& tensor : manifest.tensors) {
     TITAN_CHECK(tensor.shape.size() <= kMaxRank);
@@ -224,9 +247,10 @@ StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
   Manifest manifest;
   uint8_t encoding;
   uint32_t num_tensors;
-  if (!reader.Number(&encoding) || encoding != kEncoding || !reader.Number(&manifest.slot_bytes) ||
-      !reader.Text(&manifest.model_config_json) || !reader.Text(&manifest.contract_forward) ||
-      !reader.Text(&manifest.contract_training) || !reader.Number(&num_tensors)) {
+  if (!reader.Number(&encoding) || encoding < 1 || encoding > kEncoding ||
+      !reader.Number(&manifest.slot_bytes) || !reader.Text(&manifest.model_config_json) ||
+      !reader.Text(&manifest.contract_forward) || !reader.Text(&manifest.contract_training) ||
+      (encoding >= 2 && !reader.Text(&manifest.numerics_mode)) || !reader.Number(&num_tensors)) {
     return DataLoss("stored manifest: its head is damaged");
   }
   for (uint32_t i = 0; i < num_tensors; ++i) {

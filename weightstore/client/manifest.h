@@ -16,9 +16,11 @@ namespace titan::weightstore {
 
 enum class DType : uint8_t { kF32 = 1, kF16 = 2, kBf16 = 3 };
 
-// kRows: row-major. kPanels32: [ceil(N / 32)][K][32] of a matrix [N][K], the kernels' execution
-// layout; pad lanes are not part of the tensor.
-enum class Layout : uint8_t { kRows = 1, kPanels32 = 2 };
+// kRows: row-major. The kernels' execution layouts of a matrix [N][K], pad lanes are not part of
+// the tensor: kPanels32, f32, [ceil(N / 32)][K][32]; kPanels32K2, bf16, [ceil(N / 32)][ceil(K /
+// 2)][32][2], the even k in the upper half of each 32-bit word.
+enum class Layout : uint8_t { kRows = 1, kPanels32 = 2, kPanels32K2 = 3 };
+std::string_view NameOf(Layout layout);  // "rows", "panels32", "panels32k2"
 
 struct TensorEntry {
   std::string name;            // canonical HF name
@@ -37,6 +39,7 @@ struct Manifest {
   std::string model_config_json;  // canonical text of the model's config
   std::string contract_forward;   // digest of the forward contract the weights are made under
   std::string contract_training;
+  std::string numerics_mode = "f32";  // a word of the trainer's and the generators'
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };

@@ -51,29 +51,42 @@ Hash128 RowsDigest(const TensorEntry& tensor, const std::byte* data, int64_t fir
   return sum;
 }
 
-// Columns column..column+count-1 of the 32 rows of a panel, into one buffer per row.
-void GatherRuns(const float* panel, int64_t count, RunBuffer* runs) {
-  const auto elements = [](RunBuffer& run) {
-    return reinterpret_cast<float*>(run.bytes + RunBuffer::kElements);
+// The 32-bit words of 32 rows of a panel, [count][32], into one buffer of words per row. A word is
+// an f32, or two bf16 of which the first one is the upper half (kPairs): swapped here, because in
+// memory order the first one comes first.
+template <bool kPairs>
+void GatherWords(const std::byte* panel, int64_t count, RunBuffer* runs) {
+  constexpr int64_t kWord = 4;
+  const auto in_order = [](__m128 words) {
+    if constexpr (!kPairs) return words;
+    const __m128i w = _mm_castps_si128(words);
+    return _mm_castsi128_ps(_mm_or_si128(_mm_slli_epi32(w, 16), _mm_srli_epi32(w, 16)));
   };
-  int64_t k = 0;
-  for (; k + 4 <= count; k += 4) {
-    const float* source = panel + k * kLanes;
+  const auto load = [&](int64_t word) {
+    return in_order(_mm_loadu_ps(reinterpret_cast<const float*>(panel + word * kWord)));
+  };
+  const auto place = [&](int64_t lane, int64_t word) {
+    return reinterpret_cast<float*>(runs[lane].bytes + RunBuffer::kElements + word * kWord);
+  };
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4) {
     for (int64_t lane = 0; lane < kLanes; lane += 4) {
-      __m128 a = _mm_loadu_ps(source + lane);
-      __m128 b = _mm_loadu_ps(source + kLanes + lane);
-      __m128 c = _mm_loadu_ps(source + 2 * kLanes + lane);
-      __m128 d = _mm_loadu_ps(source + 3 * kLanes + lane);
+      __m128 a = load(i * kLanes + lane);
+      __m128 b = load((i + 1) * kLanes + lane);
+      __m128 c = load((i + 2) * kLanes + lane);
+      __m128 d = load((i + 3) * kLanes + lane);
       _MM_TRANSPOSE4_PS(a, b, c, d);
-      _mm_store_ps(elements(runs[lane]) + k, a);
-      _mm_store_ps(elements(runs[lane + 1]) + k, b);
-      _mm_store_ps(elements(runs[lane + 2]) + k, c);
-      _mm_store_ps(elements(runs[lane + 3]) + k, d);
+      _mm_store_ps(place(lane, i), a);
+      _mm_store_ps(place(lane + 1, i), b);
+      _mm_store_ps(place(lane + 2, i), c);
+      _mm_store_ps(place(lane + 3, i), d);
     }
   }
-  for (; k < count; ++k) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      std::memcpy(elements(runs[lane]) + k, panel + k * kLanes + lane, sizeof(float));
+  for (; i < count; ++i) {
+    for (int64_t lane = 0; lane < kLanes; lane += 4) {
+      alignas(16) std::byte words[16];
+      _mm_store_ps(reinterpret_cast<float*>(words), load(i * kLanes + lane));
+      for (int64_t j = 0; j < 4; ++j) std::memcpy(place(lane + j, i), words + j * kWord, kWord);
     }
   }
 }
@@ -81,20 +94,27 @@ void GatherRuns(const float* panel, int64_t count, RunBuffer* runs) {
 Hash128 PanelsDigest(const TensorEntry& tensor, const std::byte* data, int64_t first_row,
                      int64_t last_row, uint64_t seed) {
   TITAN_CHECK(first_row % kLanes == 0);
+  const bool pairs = tensor.layout == Layout::kPanels32K2;
   const int64_t columns = NumColumns(tensor);
-  const float* floats = reinterpret_cast<const float*>(data);
+  const int64_t element_bytes = ElementBytes(tensor.dtype);
+  const int64_t depth = pairs ? columns + columns % 2 : columns;
   std::vector<RunBuffer> runs(kLanes);
   Hash128 sum;
   for (int64_t row = first_row; row < last_row; row += kLanes) {
-    const float* panel = floats + row * columns;
+    const std::byte* panel = data + row * depth * element_bytes;
     const int64_t rows = std::min(kLanes, last_row - row);
     for (int64_t column = 0; column < columns; column += kDigestRun) {
       const int64_t count = std::min(kDigestRun, columns - column);
-      GatherRuns(panel + column * kLanes, count, runs.data());
+      const std::byte* words = panel + column * kLanes * element_bytes;
+      if (pairs) {
+        GatherWords<true>(words, (count + 1) / 2, runs.data());
+      } else {
+        GatherWords<false>(words, count, runs.data());
+      }
       for (int64_t lane = 0; lane < rows; ++lane) {
         sum += runs[static_cast<size_t>(lane)].Hash(
             static_cast<uint64_t>((row + lane) * columns + column), static_cast<uint32_t>(count),
-            sizeof(float), seed);
+            static_cast<size_t>(element_bytes), seed);
       }
     }
   }
@@ -107,8 +127,8 @@ Hash128 TensorRowsDigest(const TensorEntry& tensor, const std::byte* data, int64
                          int64_t last_row) {
   TITAN_CHECK(first_row >= 0 && first_row <= last_row && last_row <= NumRows(tensor));
   const uint64_t seed = Hash64(tensor.name);
-  return tensor.layout == Layout::kPanels32 ? PanelsDigest(tensor, data, first_row, last_row, seed)
-                                            : RowsDigest(tensor, data, first_row, last_row, seed);
+  return tensor.layout == Layout::kRows ? RowsDigest(tensor, data, first_row, last_row, seed)
+                                        : PanelsDigest(tensor, data, first_row, last_row, seed);
 }
 
 Hash128 TensorDigest(const TensorEntry& tensor, const std::byte* data) {

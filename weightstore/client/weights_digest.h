@@ -24,7 +24,7 @@ namespace titan::weightstore {
 inline constexpr int64_t kDigestRun = 256;
 
 // Rows first_row..last_row-1 of a tensor whose first byte is at `data`. REQUIRES: 0 <= first_row <=
-// last_row <= NumRows; for panels32, first_row is a multiple of 32.
+// last_row <= NumRows; for panels, first_row is a multiple of 32.
 Hash128 TensorRowsDigest(const TensorEntry& tensor, const std::byte* data, int64_t first_row,
                          int64_t last_row);
 

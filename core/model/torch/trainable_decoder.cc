@@ -330,7 +330,8 @@ Status TrainableDecoder::Forward(const Weights& weights, const TrainBatch& batch
   impl.want_entropy = !entropy.empty();
   TITAN_RETURN_IF_ERROR(Guard([&] {
     c10::AutoGradMode grad_mode(keep);
-    at::Tensor slot = View(const_cast<float*>(weights.slot), {impl.decoder.table().slot_floats()});
+    at::Tensor slot = View(static_cast<float*>(const_cast<void*>(weights.slot)),
+                           {impl.decoder.table().slot_floats()});
     slot.set_requires_grad(keep);
     at::Tensor x = EmbedNode::apply(slot, &impl);
     for (int64_t layer = 0; layer < impl.decoder.num_layers(); ++layer) {
@@ -353,13 +354,13 @@ Status TrainableDecoder::Backward(std::span<const float> dlog_probs,
   if (dlog_probs.size() != impl.rows.size()) {
     return InvalidArgument("trainable decoder: dlog_probs must hold one value for each of rows");
   }
-  const bool tied = impl.decoder.table().tied();
+  const bool tied = impl.decoder.master_table().tied();
   if (gradients.slot == nullptr || (gradients.tied_embedding != nullptr) != tied) {
     return InvalidArgument(
         "trainable decoder: a slot is needed, and tied_embedding if and only if tied");
   }
   std::copy_n(dlog_probs.data(), dlog_probs.size(), impl.dlog_probs);
-  impl.gradients = GradientsOf(impl.decoder.table(), gradients.slot);
+  impl.gradients = GradientsOf(impl.decoder.master_table(), gradients.slot);
   impl.embedding_gradient = tied ? gradients.tied_embedding : impl.gradients.embedding;
   const Status status = Guard([&] {
     c10::AutoGradMode grad_mode(true);

@@ -41,9 +41,9 @@ struct TrainBatch {
   std::span<const kernels::RowRange> units;
 };
 
-// A gradient slot of the model's layout, and, for tied models, the buffer for the embedding's part
-// of the open shard (panels of the table; null when untied). Both start as zeros; at a shard's end
-// AddTiedEmbedding joins them.
+// A gradient slot of the decoder's master table, and, for tied models, the buffer for the
+// embedding's part of the open shard (panels of the table; null when untied). Both start as zeros;
+// at a shard's end AddTiedEmbedding joins them.
 struct GradientBuffers {
   float* slot = nullptr;
   float* tied_embedding = nullptr;

@@ -30,6 +30,14 @@ TEST(JobSpecTest, AValidSpecHasNoProblemAndNoWarning) {
   EXPECT_TRUE(check.warnings.empty());
 }
 
+TEST(JobSpecTest, BothNumericsModesAreAccepted) {
+  for (const char* mode : {"f32", "w16"}) {
+    JobSpec spec = MakeSpec();
+    spec.model.mode = mode;
+    EXPECT_TRUE(CheckJobSpec(spec).problems.empty()) << mode;
+  }
+}
+
 TEST(JobSpecTest, EveryFieldIsChecked) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double inf = std::numeric_limits<double>::infinity();

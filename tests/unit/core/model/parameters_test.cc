@@ -61,7 +61,7 @@ TEST(ParameterTableTest, IsInCanonicalOrderAlignedAndWithoutOverlap) {
     EXPECT_EQ(p.offset % model::kSlotAlignment, 0);
     EXPECT_GE(p.offset, end);
     EXPECT_LT(p.offset - end, model::kSlotAlignment);
-    EXPECT_EQ(p.layout, p.is_matrix() ? model::Layout::kPanels32 : model::Layout::kRows);
+    EXPECT_EQ(p.layout, p.is_matrix() ? model::Layout::kPanels : model::Layout::kRows);
     end = p.offset + p.bytes;
   }
   EXPECT_GE(table.slot_bytes(), end);
@@ -85,7 +85,7 @@ TEST(ParameterTableTest, PackingKeepsEveryValueAndZeroesPadLanes) {
   for (int i = 0; i < table.size(); ++i) {
     const model::Parameter& p = table.at(i);
     const std::vector<float>& values = weights[static_cast<size_t>(i)];
-    model::StoreParameter(pool, p, values, slot.data());
+    ASSERT_TRUE(model::StoreParameter(pool, p, values, slot.data()).ok());
     std::vector<float> back(values.size());
     model::ReadParameter(pool, p, slot.data(), back);
     EXPECT_TRUE(SameBits(values, back)) << p.name;

@@ -18,11 +18,13 @@ Manifest Good() {
       {"model.embed_tokens.weight", {40, 8}, DType::kF32, Layout::kPanels32, 0, 64 * 8 * 4},
       {"model.norm.weight", {8}, DType::kBf16, Layout::kRows, 2048, 16},
       {"scale", {}, DType::kF16, Layout::kRows, 2112, 2},
+      {"lm_head.weight", {33, 7}, DType::kBf16, Layout::kPanels32K2, 2176, 64 * 8 * 2},
   };
-  manifest.slot_bytes = 2304;
+  manifest.slot_bytes = 3328;
   manifest.model_config_json = "{}";
   manifest.contract_forward = "ab";
   manifest.contract_training = "cd";
+  manifest.numerics_mode = "w16";
   return manifest;
 }
 
@@ -49,6 +51,11 @@ TEST(ManifestTest, RefusesWhatDoesNotDescribeASlot) {
       {"slot_bytes", [](Manifest& m) { m.slot_bytes = ~0ull; }},
       {"layout", [](Manifest& m) { m.tensors[1].layout = Layout::kPanels32; }},
       {"layout", [](Manifest& m) { m.tensors[1].layout = static_cast<Layout>(9); }},
+      {"layout", [](Manifest& m) { m.tensors[0].layout = Layout::kPanels32K2; }},
+      {"layout", [](Manifest& m) { m.tensors[3].layout = Layout::kPanels32; }},
+      {"num_bytes", [](Manifest& m) { m.tensors[3].num_bytes = 64 * 7 * 2; }},
+      {"numerics_mode", [](Manifest& m) { m.numerics_mode.clear(); }},
+      {"numerics_mode", [](Manifest& m) { m.numerics_mode.assign(33, 'x'); }},
       {"dtype", [](Manifest& m) { m.tensors[1].dtype = static_cast<DType>(9); }},
   };
   for (const auto& [word, damage] : cases) {
@@ -78,6 +85,23 @@ TEST(ManifestTest, StoredFormReadsBackAndDamageIsNoticedOrHarmless) {
       EXPECT_TRUE(Validate(*decoded).ok());
     }
   }
+}
+
+// What a store wrote before there were modes.
+TEST(ManifestTest, ReadsTheFirstEncodingAsF32) {
+  Manifest manifest = Good();
+  manifest.numerics_mode = "f32";
+  std::string bytes = EncodeManifest(manifest);
+  const std::string mode = std::string("\3\0\0\0", 4) + "f32";
+  const size_t at = bytes.find(mode);
+  ASSERT_NE(at, std::string::npos);
+  bytes.erase(at, mode.size());
+  bytes[0] = 1;
+  const auto back = DecodeManifest(bytes);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, manifest);
+  bytes[0] = 3;
+  EXPECT_EQ(DecodeManifest(bytes).status().code(), StatusCode::kDataLoss);
 }
 
 TEST(ManifestTest, DTypeNames) {

@@ -21,6 +21,8 @@ TensorEntry Tensor(std::vector<int64_t> shape, Layout layout, DType dtype = DTyp
   int64_t elements = NumRows(tensor) * NumColumns(tensor);
   if (layout == Layout::kPanels32) {
     elements = (tensor.shape[0] + 31) / 32 * 32 * tensor.shape[1];
+  } else if (layout == Layout::kPanels32K2) {
+    elements = (tensor.shape[0] + 31) / 32 * 32 * ((tensor.shape[1] + 1) / 2 * 2);
   }
   tensor.num_bytes = static_cast<uint64_t>(elements * ElementBytes(dtype));
   return tensor;
@@ -28,9 +30,14 @@ TensorEntry Tensor(std::vector<int64_t> shape, Layout layout, DType dtype = DTyp
 
 size_t PlaceOf(const TensorEntry& tensor, int64_t row, int64_t column) {
   const int64_t columns = NumColumns(tensor);
-  const int64_t element = tensor.layout == Layout::kRows
-                              ? row * columns + column
-                              : (row / 32 * columns + column) * 32 + row % 32;
+  int64_t element = row * columns + column;
+  if (tensor.layout == Layout::kPanels32) {
+    element = (row / 32 * columns + column) * 32 + row % 32;
+  } else if (tensor.layout == Layout::kPanels32K2) {
+    // Words of two elements, the even column in the upper half: little-endian, the second element.
+    element = ((row / 32 * ((columns + 1) / 2) + column / 2) * 32 + row % 32) * 2;
+    if (column % 2 == 0) ++element;
+  }
   return static_cast<size_t>(element * ElementBytes(tensor.dtype));
 }
 
@@ -70,7 +77,8 @@ std::vector<std::byte> ToPanels(const TensorEntry& rows, const std::vector<std::
   std::vector<std::byte> out = RandomBytes(panels.num_bytes, random);
   for (int64_t row = 0; row < NumRows(rows); ++row) {
     for (int64_t column = 0; column < NumColumns(rows); ++column) {
-      std::memcpy(&out[PlaceOf(panels, row, column)], &data[PlaceOf(rows, row, column)], 4);
+      std::memcpy(&out[PlaceOf(panels, row, column)], &data[PlaceOf(rows, row, column)],
+                  static_cast<size_t>(ElementBytes(rows.dtype)));
     }
   }
   return out;
@@ -88,6 +96,27 @@ TEST(WeightsDigestTest, EqualsTheDefinitionInBothLayoutsForEveryKindOfTail) {
       EXPECT_EQ(TensorDigest(rows, data.data()), expected) << n << "x" << k;
       EXPECT_EQ(TensorDigest(panels, packed.data()), expected) << n << "x" << k;
       EXPECT_EQ(SlowDigest(panels, packed), expected) << n << "x" << k;
+    }
+  }
+}
+
+TEST(WeightsDigestTest, Bf16PanelsHaveTheDigestOfBf16RowsAndNotThatOfTheSameF32Values) {
+  std::mt19937_64 random(6);
+  for (const int64_t n : {1, 2, 31, 32, 33, 70}) {
+    for (const int64_t k : {1, 2, 3, 7, 8, 9, 255, 256, 257, 511, 512, 513, 770, 771}) {
+      const TensorEntry rows = Tensor({n, k}, Layout::kRows, DType::kBf16);
+      const TensorEntry panels = Tensor({n, k}, Layout::kPanels32K2, DType::kBf16);
+      const auto data = RandomBytes(rows.num_bytes, random);
+      const auto packed = ToPanels(rows, data, panels, random);
+      const Hash128 expected = SlowDigest(rows, data);
+      EXPECT_EQ(TensorDigest(rows, data.data()), expected) << n << "x" << k;
+      EXPECT_EQ(TensorDigest(panels, packed.data()), expected) << n << "x" << k;
+      const TensorEntry wide = Tensor({n, k}, Layout::kRows, DType::kF32);
+      std::vector<std::byte> values(wide.num_bytes, std::byte{0});
+      for (size_t i = 0; i < data.size() / 2; ++i) {
+        std::memcpy(&values[4 * i + 2], &data[2 * i], 2);
+      }
+      EXPECT_NE(TensorDigest(wide, values.data()), expected) << n << "x" << k;
     }
   }
 }
@@ -145,8 +174,11 @@ TEST(WeightsDigestTest, PartsAddUpAndThreadsDoNotMatter) {
   for (int i = 0; i < 6; ++i) {
     const int64_t n = 1 + static_cast<int64_t>(random() % 900),
                   k = 1 + static_cast<int64_t>(random() % 3000);
-    TensorEntry tensor = Tensor({n, k}, i % 2 == 0 ? Layout::kPanels32 : Layout::kRows, DType::kF32,
-                                "tensor" + std::to_string(i));
+    const Layout layout = i % 3 == 0   ? Layout::kPanels32
+                          : i % 3 == 1 ? Layout::kPanels32K2
+                                       : Layout::kRows;
+    const DType dtype = i % 3 == 1 ? DType::kBf16 : DType::kF32;
+    TensorEntry tensor = Tensor({n, k}, layout, dtype, "tensor" + std::to_string(i));
     tensor.offset = offset;
     offset += (tensor.num_bytes + 255) / 256 * 256;
     manifest.tensors.push_back(tensor);
