@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/nearest_name.h"
 
 namespace titan::orchestrator {
 namespace {
@@ -95,8 +96,8 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
   size_t reissued = 0;
   if (fleet_.Leave(event.name, &reissued)) {
     counters_.samples_reissued += reissued;
-    Message(id + " was lost (" + event.reason + "); " + std::to_string(reissued) +
-            " samples are issued again");
+    Message(id + " was lost (" + event.reason + ")" +
+            (reissued == 0 ? "" : "; " + std::to_string(reissued) + " samples are issued again"));
     return;
   }
   if (scorer_.Leave(event.name, now)) {
@@ -173,7 +174,16 @@ std::string RunEngine::MissingWorkers() const {
   if (weight_stores_.empty()) add("weight store");
   if (fleet_.num_generators() == 0) add("generator");
   if (!scorer_.HasGrader(run_->spec->reward.grader)) {
-    add("reward service with the grader " + run_->spec->reward.grader);
+    const std::string& grader = run_->spec->reward.grader;
+    add("reward service with the grader " + grader);
+    const std::vector<std::string> served = scorer_.graders();
+    if (const std::string nearest = NearestName(grader, served); !nearest.empty()) {
+      missing += " (did you mean " + nearest + "?)";
+    } else if (!served.empty()) {
+      missing += " (there is:";
+      for (const std::string& name : served) missing += " " + name;
+      missing += ")";
+    }
   }
   return missing;
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "orchestrator/advantage.h"
 
@@ -28,6 +29,14 @@ bool Scorer::HasGrader(const std::string& grader) const {
     const auto& graders = entry.second.graders;
     return std::find(graders.begin(), graders.end(), grader) != graders.end();
   });
+}
+
+std::vector<std::string> Scorer::graders() const {
+  std::set<std::string> all;
+  for (const auto& [id, service] : services_) {
+    all.insert(service.graders.begin(), service.graders.end());
+  }
+  return {all.begin(), all.end()};
 }
 
 void Scorer::Begin(std::string run_id, std::shared_ptr<const JobSpec> spec,

@@ -39,6 +39,8 @@ class Scorer {
   void Join(const WorkerReady& ready);
   bool Leave(const WorkerName& name, Instant now);
   bool HasGrader(const std::string& grader) const;
+  // Of all services, each once, ascending.
+  std::vector<std::string> graders() const;
 
   void Begin(std::string run_id, std::shared_ptr<const JobSpec> spec,
              std::shared_ptr<const Dataset> dataset);

@@ -451,6 +451,11 @@ TEST(RunEngineTest, EveryFailureHasItsReason) {
   options = {};
   options.reward_service = false;
   has(ReasonOfFailure(options), "no reward service with the grader numeric_match");
+  JobSpec misspelt = MakeSpec();
+  misspelt.reward.grader = "numerc_match";
+  has(ReasonOfFailure({}, misspelt), "grader numerc_match (did you mean numeric_match?)");
+  misspelt.reward.grader = "judge";
+  has(ReasonOfFailure({}, misspelt), "grader judge (there is: numeric_match)");
   options = {};
   options.reward_fault = 1;
   has(ReasonOfFailure(options), "deadlines.reward_ms");
