@@ -34,30 +34,27 @@ ModelHost::~ModelHost() { Stop(); }
 
 void ModelHost::Stop() {
   stopped_ = true;
-  engine_.reset();
+  model_.engine.reset();
   held_.clear();
 }
 
-Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
-  if (engine_ != nullptr && manifest.model_config_json == model_config_json_ &&
-      manifest.numerics_mode == numerics_mode_) {
-    return OkStatus();
-  }
-  if (engine_ != nullptr && !held_.empty()) {
-    return FailedPrecondition("this generator holds versions of another model or mode (" +
-                              ToString(held_.begin()->first) + "); release them first");
-  }
+bool ModelHost::Serves(const weightstore::Manifest& manifest) const {
+  return model_.engine != nullptr && manifest.model_config_json == model_.config_json &&
+         manifest.numerics_mode == model_.numerics_mode;
+}
+
+StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& manifest) const {
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig config,
                          formats::ParseHfConfig(manifest.model_config_json, "manifest"));
   const auto mode = model::ModeFromName(manifest.numerics_mode);
   if (!mode.ok()) return FailedPrecondition("manifest: " + MessageOf(mode.status()));
-  engine_.reset();
-  decoder_.reset();
-  TITAN_ASSIGN_OR_RETURN(decoder_, model::Decoder::Create(config, /*max_positions=*/0, *mode));
-  if (static_cast<uint64_t>(decoder_->table().slot_bytes()) != manifest.slot_bytes) {
+  Model made;
+  TITAN_ASSIGN_OR_RETURN(made.decoder, model::Decoder::Create(config, /*max_positions=*/0, *mode));
+  const auto slot_bytes = static_cast<uint64_t>(made.decoder->table().slot_bytes());
+  if (slot_bytes != manifest.slot_bytes) {
     return FailedPrecondition("the manifest's slot has " + std::to_string(manifest.slot_bytes) +
                               " bytes, this program's layout of the model " +
-                              std::to_string(decoder_->table().slot_bytes()) +
+                              std::to_string(slot_bytes) +
                               ": trainer and generator are of different versions");
   }
   TITAN_ASSIGN_OR_RETURN(const std::string contract, RunForwardDigest(*pool_, config, *mode));
@@ -71,19 +68,37 @@ Status ModelHost::PrepareModel(const weightstore::Manifest& manifest) {
   limits.max_batch_rows = static_cast<int>(config_.max_batch_tokens());
   limits.kv_cache_bytes = static_cast<int64_t>(config_.kv_cache_bytes());
   limits.max_queued_groups = static_cast<int>(config_.max_queued_groups());
-  TITAN_ASSIGN_OR_RETURN(auto engine, Engine::Create(*decoder_, *pool_, limits));
-  engine_ = std::make_unique<generator::EngineThread>(std::move(engine));
-  model_config_json_ = manifest.model_config_json;
-  numerics_mode_ = manifest.numerics_mode;
-  return OkStatus();
+  TITAN_ASSIGN_OR_RETURN(auto engine, Engine::Create(*made.decoder, *pool_, limits));
+  made.engine = std::make_unique<generator::EngineThread>(std::move(engine));
+  made.config_json = manifest.model_config_json;
+  made.numerics_mode = manifest.numerics_mode;
+  return made;
+}
+
+asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot) {
+  if (Serves(slot->manifest())) co_return OkStatus();
+  if (!held_.empty()) {
+    co_return FailedPrecondition("this generator holds versions of another model or mode (" +
+                                 ToString(held_.begin()->first) + "); release them first");
+  }
+  if (making_model_) co_return Unavailable("a model is being prepared; ask again");
+  making_model_ = true;
+  model_.engine.reset();
+  const auto make = [this, slot] { return MakeModel(slot->manifest()); };
+  auto made = co_await context_.blocking.Run(make);
+  making_model_ = false;
+  if (!made.ok()) co_return made.status();
+  if (stopped_) co_return Cancelled("the generator is shutting down");
+  model_ = *std::move(made);  // the old engine has ended above
+  co_return OkStatus();
 }
 
 asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
-  if (stopped_ || engine_ == nullptr) co_return Cancelled("the generator is shutting down");
+  if (stopped_ || model_.engine == nullptr) co_return Cancelled("the generator is shutting down");
   auto executor = context_.control;
   auto start = [this, executor](auto handler, std::function<Status(Engine&)> work) {
     auto shared = std::make_shared<decltype(handler)>(std::move(handler));
-    engine_->Do([shared, executor, work = std::move(work)](Engine& engine) {
+    model_.engine->Do([shared, executor, work = std::move(work)](Engine& engine) {
       asio::post(executor, [shared, status = std::make_shared<Status>(work(engine))]() mutable {
         (*shared)(std::move(status));
       });
@@ -93,6 +108,19 @@ asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
       co_await asio::async_initiate<decltype(asio::use_awaitable), void(std::shared_ptr<Status>)>(
           std::move(start), asio::use_awaitable, std::move(f));
   co_return *status;
+}
+
+asio::awaitable<StatusOr<std::shared_ptr<weightstore::MappedSlot>>> ModelHost::Map(VersionKey key) {
+  const auto acquire = [this, key] {
+    return subscriber_.Acquire(key.run_id, key.version, key.evaluation);
+  };
+  auto acquired = co_await context_.blocking.Run(acquire);
+  if (!acquired.ok()) co_return acquired.status();
+  if (stopped_) co_return Cancelled("the generator is shutting down");
+  auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
+  const Status served = co_await ServeModelOf(slot);
+  if (!served.ok()) co_return served;
+  co_return slot;
 }
 
 asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
@@ -119,15 +147,10 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
                                 ") are held: " + names);
   }
   loading_.insert(key);
-  const auto acquire = [this, key] {
-    return subscriber_.Acquire(key.run_id, key.version, key.evaluation);
-  };
-  auto acquired = co_await context_.blocking.Run(acquire);
+  auto mapped = co_await Map(key);
   loading_.erase(key);
-  if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
-  if (stopped_) co_return Cancelled("the generator is shutting down");
-  auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
-  TITAN_CO_RETURN_IF_ERROR(PrepareModel(slot->manifest()));
+  if (!mapped.ok()) co_return Annotate(mapped.status(), "version " + ToString(key));
+  const std::shared_ptr<weightstore::MappedSlot> slot = *std::move(mapped);
   const std::string digest = ToHex(slot->lease().digest);
   held_[key] = {digest, slot};
   const std::function<Status(Engine&)> add = [key, slot](Engine& engine) {
@@ -166,12 +189,12 @@ asio::awaitable<Status> ModelHost::Release(VersionKey key) {
 }
 
 StatusOr<generator::EngineThread*> ModelHost::engine() {
-  if (engine_ == nullptr) return FailedPrecondition("no version is held; load one first");
-  return engine_.get();
+  if (model_.engine == nullptr) return FailedPrecondition("no version is held; load one first");
+  return model_.engine.get();
 }
 
 generator::EngineThread::Stats ModelHost::stats() const {
-  return engine_ == nullptr ? generator::EngineThread::Stats{} : engine_->stats();
+  return model_.engine == nullptr ? generator::EngineThread::Stats{} : model_.engine->stats();
 }
 
 }  // namespace titan::services

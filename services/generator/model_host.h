@@ -53,7 +53,21 @@ class ModelHost {
   void Stop();
 
  private:
-  Status PrepareModel(const weightstore::Manifest& manifest);
+  struct Model {
+    std::string config_json;
+    std::string numerics_mode;
+    std::unique_ptr<const model::Decoder> decoder;
+    std::unique_ptr<generator::EngineThread> engine;  // must end before its decoder
+  };
+
+  bool Serves(const weightstore::Manifest& manifest) const;
+  // Decoder, contract and engine; takes seconds, hence on the blocking pool.
+  StatusOr<Model> MakeModel(const weightstore::Manifest& manifest) const;
+  // A lease on the version, its slot, and the model that runs it.
+  rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::MappedSlot>>> Map(
+      generator::VersionKey key);
+  // Makes the slot's model the one that is served. Unavailable: another call is at it.
+  rpc::asio::awaitable<Status> ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot);
   // Cancelled: the host is stopped, or the engine has gone.
   rpc::asio::awaitable<Status> OnEngine(std::function<Status(generator::Engine&)> f);
 
@@ -61,10 +75,8 @@ class ModelHost {
   const weightstore::Subscriber subscriber_;
   rpc::DaemonContext& context_;
   std::unique_ptr<kernels::Pool> pool_;
-  std::string model_config_json_;
-  std::string numerics_mode_;
-  std::unique_ptr<const model::Decoder> decoder_;
-  std::unique_ptr<generator::EngineThread> engine_;
+  Model model_;
+  bool making_model_ = false;
   std::map<generator::VersionKey, Held> held_;
   std::set<generator::VersionKey> loading_;
   bool stopped_ = false;
