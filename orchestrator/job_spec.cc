@@ -4,6 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "core/base/hash.h"
 #include "core/formats/json.h"
 
 namespace titan::orchestrator {
@@ -128,7 +129,14 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   check.Required("model.path", spec.model.path);
   check.OneOf("model.mode", spec.model.mode, {"f32", "w16"});
   check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
-  check.Required("data.path", spec.data.path);
+  if (spec.data.id.empty()) {
+    check.Required("data.path", spec.data.path);
+  } else if (!spec.data.path.empty()) {
+    check.Problem("data.id", "is given together with data.path; leave one of them out");
+  } else if (Hash128 ignored; !FromHex(spec.data.id, &ignored)) {
+    check.Problem("data.id", "is \"" + spec.data.id +
+                                 "\"; valid: the 32 hex digits that `titanctl data upload` prints");
+  }
   CheckSchedule(spec, check);
   if (spec.rollout.samples_per_group == 1) {
     check.Problem("rollout.samples_per_group",

@@ -36,6 +36,7 @@ struct JobSpec {
     std::string path;
     uint32_t held_out = 0;
     std::string system_prompt;
+    std::string id;  // of a stored file, instead of path
   } data;
 
   struct Schedule {

@@ -169,7 +169,7 @@ Status Journal::Commit(const std::vector<Fact>& facts) {
 }
 
 StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes,
-                               bool with_tokens) const {
+                               const WithTokens& with_tokens) const {
   pb::Fact in;
   if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return DataLoss("journal: a fact of job " + job_id + " cannot be parsed");
@@ -203,7 +203,7 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
                            {m.sample_id()}, m.attempt(),
                            m.worker_id(),   static_cast<FinishReason>(m.finish_reason()),
                            m.version(),     nullptr};
-      if (with_tokens) {
+      if (with_tokens(body)) {
         const auto& t = m.tokens();
         TITAN_ASSIGN_OR_RETURN(const std::string payload,
                                segments_->Read({t.segment(), t.offset(), t.length(), t.crc32c()}));
@@ -256,6 +256,11 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
 }
 
 StatusOr<std::vector<Fact>> Journal::ReadFacts(const std::string& job_id, bool with_tokens) const {
+  return ReadFacts(job_id, [with_tokens](const SampleGenerated&) { return with_tokens; });
+}
+
+StatusOr<std::vector<Fact>> Journal::ReadFacts(const std::string& job_id,
+                                               const WithTokens& with_tokens) const {
   std::vector<Fact> facts;
   Status failure;
   TITAN_RETURN_IF_ERROR(
@@ -293,7 +298,8 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
     for (const std::string& key : keys) {
       TITAN_ASSIGN_OR_RETURN(const auto value, store_->Get(key));
       if (!value.has_value()) return DataLoss("journal: job " + job_id + " lacks a listed fact");
-      TITAN_ASSIGN_OR_RETURN(Fact fact, Decode(job_id, *value, /*with_tokens=*/false));
+      TITAN_ASSIGN_OR_RETURN(Fact fact,
+                             Decode(job_id, *value, [](const SampleGenerated&) { return false; }));
       if (const auto* f = std::get_if<JobSubmitted>(&fact.body)) {
         job.spec_bytes = f->spec_bytes;
         info.request_id = f->request_id;

@@ -61,6 +61,10 @@ class Journal {
   // All facts of a job in order. with_tokens: replies are read from the segments; else they are
   // null.
   StatusOr<std::vector<Fact>> ReadFacts(const std::string& job_id, bool with_tokens) const;
+  // The same with the replies of chosen samples only: `with_tokens` is asked with reply null.
+  using WithTokens = std::function<bool(const SampleGenerated&)>;
+  StatusOr<std::vector<Fact>> ReadFacts(const std::string& job_id,
+                                        const WithTokens& with_tokens) const;
   // The canonical form of a job's facts. Codes as above.
   StatusOr<std::vector<std::string>> ReadCanonical(const std::string& job_id) const;
 
@@ -68,7 +72,8 @@ class Journal {
   Journal(std::unique_ptr<storage::KeyValueStore> store,
           std::unique_ptr<storage::SegmentLog> segments, JournalCodec codec);
   StatusOr<storage::v1::Fact> Encode(const Fact& fact);
-  StatusOr<Fact> Decode(const std::string& job_id, std::string_view bytes, bool with_tokens) const;
+  StatusOr<Fact> Decode(const std::string& job_id, std::string_view bytes,
+                        const WithTokens& with_tokens) const;
 
   const std::unique_ptr<storage::KeyValueStore> store_;
   const std::unique_ptr<storage::SegmentLog> segments_;

@@ -36,6 +36,7 @@ JobSpec FromProto(const config::v1::JobSpec& proto) {
   TITAN_TAKE_TEXT(data, path);
   TITAN_TAKE(data, held_out);
   TITAN_TAKE_TEXT(data, system_prompt);
+  TITAN_TAKE_TEXT(data, id);
   TITAN_TAKE_TEXT(schedule, kind);
   TITAN_TAKE(schedule, max_age);
   spec.schedule.steps = proto.schedule().steps();
@@ -85,6 +86,7 @@ config::v1::JobSpec ToProto(const JobSpec& spec) {
   out.mutable_data()->set_path(spec.data.path);
   out.mutable_data()->set_held_out(spec.data.held_out);
   out.mutable_data()->set_system_prompt(spec.data.system_prompt);
+  out.mutable_data()->set_id(spec.data.id);
   auto& schedule = *out.mutable_schedule();
   schedule.set_kind(spec.schedule.kind);
   schedule.set_max_age(spec.schedule.max_age);

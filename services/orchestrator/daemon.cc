@@ -78,6 +78,7 @@ OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& con
     : config_(config),
       context_(context),
       journal_(std::move(journal)),
+      data_files_(config.daemon().data_folder() + "/data"),
       workers_(Millis(config.worker_timeout_ms())),
       ports_{context.client,
              workers_,
@@ -306,6 +307,7 @@ void OrchestratorDaemon::Lose(const WorkerName& name, const std::string& reason)
   generators_.Forget(name);
   trainer_.Forget(name);
   rewards_.Forget(name);
+  chat_stubs_.Forget(name);
   driver_->Deliver(WorkerLost{name, reason});
 }
 

@@ -27,6 +27,7 @@
 #include "orchestrator/driver.h"
 #include "orchestrator/journal.h"
 #include "orchestrator/worker_registry.h"
+#include "services/orchestrator/data_files.h"
 #include "services/orchestrator/generator_port.h"
 #include "services/orchestrator/job_log.h"
 #include "services/orchestrator/metrics.h"
@@ -35,6 +36,7 @@
 #include "services/orchestrator/trainer_port.h"
 #include "services/orchestrator/weight_store_port.h"
 #include "services/rpc/daemon.h"
+#include "services/rpc/rpc_server.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
@@ -66,9 +68,26 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   StatusOr<v1::RegisterWorkerResponse> RegisterWorker(const v1::RegisterWorkerRequest& request);
   StatusOr<v1::HeartbeatResponse> Heartbeat(const v1::HeartbeatRequest& request);
   v1::ListWorkersResponse ListWorkers() const;
+  asio::awaitable<StatusOr<v1::CheckJobResponse>> CheckJob(v1::CheckJobRequest request);
+  asio::awaitable<Status> ListRollouts(
+      v1::ListRolloutsRequest request,
+      std::shared_ptr<rpc::ResponseStream<v1::ListRolloutsResponse>> out);
+  asio::awaitable<Status> Chat(v1::ChatRequest request,
+                               std::shared_ptr<rpc::ResponseStream<v1::ChatResponse>> out);
+  asio::awaitable<StatusOr<v1::UploadDataResponse>> UploadData(
+      std::shared_ptr<rpc::RequestStream<v1::UploadDataRequest>> in);
+  asio::awaitable<StatusOr<v1::ListDataResponse>> ListData();
 
  private:
   class Service;
+  // A generator that holds a version.
+  struct ChatHolder {
+    WorkerName name;
+    std::shared_ptr<generator::v1::GeneratorService::StubInterface> stub;
+    uint64_t version = 0;
+    bool evaluation = false;
+    uint32_t sequences_running = 0;
+  };
   struct Submission {
     uint64_t spec_hash = 0;
     std::string job_id;  // empty: under way
@@ -91,6 +110,16 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   void Restore(std::vector<JournaledJob> jobs);
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,
                                                            Submission* submission);
+  // The prompts of a job: those it runs with, or read again for the last job that was asked about.
+  asio::awaitable<StatusOr<PreparedData>> DataOf(std::string job_id);
+  // The newest version of the run that a generator holds, or `version`; the least busy holder.
+  asio::awaitable<StatusOr<ChatHolder>> FindHolder(std::string run_id,
+                                                   std::optional<uint64_t> version);
+  // One reply of a holder, streamed to `out`; *started: part of it was.
+  asio::awaitable<Status> ChatWith(ChatHolder holder, generator::v1::GenerateGroupRequest generate,
+                                   std::shared_ptr<const PromptRenderer> renderer,
+                                   std::shared_ptr<rpc::ResponseStream<v1::ChatResponse>> out,
+                                   bool* started);
   // Until everything said so far is durable.
   asio::awaitable<void> Durable();
   // Tells the engine of a registered worker once it is known what it holds or offers.
@@ -107,6 +136,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   const config::v1::OrchestratorConfig config_;
   rpc::DaemonContext& context_;
   std::unique_ptr<Journal> journal_;
+  const DataFiles data_files_;
   WorkerRegistry workers_;
   PortContext ports_;
   GrpcGeneratorPort generators_;
@@ -124,6 +154,10 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   bool stopping_ = false;
   int num_loops_ = 0;
   std::set<asio::steady_timer*> sleeping_;
+  std::string inspected_job_;  // of inspected_data_
+  PreparedData inspected_data_;
+  StubCache<generator::v1::GeneratorService> chat_stubs_;
+  uint64_t next_chat_ = 1;
   std::set<WorkerName> introducing_;  // asked what they hold; one inquiry a life at a time
 };
 

@@ -11,6 +11,8 @@
 #include "core/base/hash.h"
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
+#include "orchestrator/memory_needs.h"
 #include "services/orchestrator/convert.h"
 #include "services/orchestrator/daemon.h"
 #include "services/orchestrator/prompts.h"
@@ -120,9 +122,24 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
         "DISK_TOO_SMALL", "free the disk of the orchestrator's data folder or run fewer steps");
   }
   // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
-  const std::function<StatusOr<PreparedData>()> prepare = [spec] { return PrepareData(*spec); };
+  const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
+    return PrepareData(*spec, data_files_);
+  };
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) co_return prepared.status();
+  // While another job lives its memory is not free, but will be: only an idle fleet can say no.
+  const auto& jobs = driver_->engine().jobs();
+  const bool idle = std::all_of(jobs.begin(), jobs.end(),
+                                [](const auto& job) { return IsFinal(job.second.state); });
+  if (const auto available = runtime::AvailableMemory(); idle && available.ok()) {
+    const std::string problem =
+        MemoryProblem(MemoryNeeds(prepared->renderer->config(), *spec), *available);
+    if (!problem.empty()) {
+      co_return rpc::WithReason(
+          ResourceExhausted(problem), "MEMORY_TOO_SMALL",
+          "use a smaller model or lower schedule.max_age, or end other programs");
+    }
+  }
 
   struct SubmitJob submit;
   submit.job_id = "job-" + std::to_string(next_job_++);

@@ -10,8 +10,8 @@
 namespace titan::orchestrator {
 namespace {
 
-std::string LineOf(const JobSpec& spec, const DataRow& row) {
-  return spec.data.path + ":" + std::to_string(row.line) + ": prompt";
+std::string LineOf(const std::string& file, const DataRow& row) {
+  return file + ":" + std::to_string(row.line) + ": prompt";
 }
 
 }  // namespace
@@ -26,6 +26,7 @@ StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& sp
         "; the model's context is " + std::to_string(config.max_position_embeddings));
   }
   std::unique_ptr<PromptRenderer> renderer(new PromptRenderer());
+  renderer->config_ = config;
   auto tokenizer = text::Tokenizer::FromMaterial((*source)->tokenizer(), spec.model.path);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), "model.path");
   renderer->tokenizer_ = *std::move(tokenizer);
@@ -43,10 +44,11 @@ StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& sp
   return renderer;
 }
 
-StatusOr<std::string> PromptRenderer::RenderRow(const JobSpec& spec, const DataRow& row) const {
+StatusOr<std::string> PromptRenderer::RenderRow(const JobSpec& spec, const std::string& place,
+                                                const DataRow& row) const {
   if (!chat_template_.has_value()) {
     if (!row.messages.empty()) {
-      return InvalidArgument(LineOf(spec, row) +
+      return InvalidArgument(place +
                              ": is chat messages, but the model has no chat template; give text");
     }
     return row.prompt;
@@ -65,33 +67,53 @@ StatusOr<std::string> PromptRenderer::RenderRow(const JobSpec& spec, const DataR
   input.add_generation_prompt = true;
   input.variables = variables_;
   auto rendered = chat_template_->Render(input);
-  if (!rendered.ok()) return Annotate(rendered.status(), LineOf(spec, row));
+  if (!rendered.ok()) return Annotate(rendered.status(), place);
   return rendered;
 }
 
-Status PromptRenderer::Render(const JobSpec& spec, Dataset* dataset) const {
-  if (!chat_template_.has_value() && !spec.data.system_prompt.empty()) {
-    return InvalidArgument("data.system_prompt: the model has no chat template to put it into");
-  }
+StatusOr<std::vector<TokenId>> PromptRenderer::Tokenize(const std::string& place,
+                                                        const std::string& text) const {
   text::EncodeOptions options;
   // A template writes its special tokens itself; plain text gets what the tokenizer puts around it,
   // and cannot spell special tokens.
   options.add_special = !chat_template_.has_value();
   options.parse_special = chat_template_.has_value();
+  auto ids = tokenizer_->Encode(text, options);
+  if (!ids.ok()) return Annotate(ids.status(), place);
+  if (ids->empty()) return InvalidArgument(place + ": has no tokens");
+  return ids;
+}
+
+StatusOr<std::vector<TokenId>> PromptRenderer::RenderChat(
+    const JobSpec& spec, const std::vector<ChatMessage>& messages) const {
+  DataRow row;
+  if (chat_template_.has_value()) {
+    row.messages = messages;
+  } else {  // a model without a template continues text
+    if (messages.size() != 1) {
+      return InvalidArgument(
+          "messages: the model has no chat template; give one message, its text");
+    }
+    row.prompt = messages[0].content;
+  }
+  TITAN_ASSIGN_OR_RETURN(const std::string text, RenderRow(spec, "messages", row));
+  return Tokenize("messages", text);
+}
+
+Status PromptRenderer::Render(const JobSpec& spec, const std::string& file,
+                              Dataset* dataset) const {
+  if (!chat_template_.has_value() && !spec.data.system_prompt.empty()) {
+    return InvalidArgument("data.system_prompt: the model has no chat template to put it into");
+  }
   const uint32_t reply = std::max(spec.rollout.max_new_tokens,
                                   spec.data.held_out > 0 ? spec.EvaluationTokens() : uint32_t{0});
   for (DataRow& row : dataset->rows) {
-    TITAN_ASSIGN_OR_RETURN(row.rendered_prompt, RenderRow(spec, row));
-    auto ids = tokenizer_->Encode(row.rendered_prompt, options);
-    if (!ids.ok()) return Annotate(ids.status(), LineOf(spec, row));
-    row.prompt_token_ids = *std::move(ids);
-    if (row.prompt_token_ids.empty()) {
-      return InvalidArgument(LineOf(spec, row) + ": has no tokens");
-    }
+    const std::string place = LineOf(file, row);
+    TITAN_ASSIGN_OR_RETURN(row.rendered_prompt, RenderRow(spec, place, row));
+    TITAN_ASSIGN_OR_RETURN(row.prompt_token_ids, Tokenize(place, row.rendered_prompt));
     if (row.prompt_token_ids.size() + reply > spec.model.max_sequence_tokens) {
-      return InvalidArgument(LineOf(spec, row) + ": has " +
-                             std::to_string(row.prompt_token_ids.size()) + " tokens; with " +
-                             std::to_string(reply) +
+      return InvalidArgument(place + ": has " + std::to_string(row.prompt_token_ids.size()) +
+                             " tokens; with " + std::to_string(reply) +
                              " new tokens that is more than model.max_sequence_tokens (" +
                              std::to_string(spec.model.max_sequence_tokens) + ")");
     }
@@ -99,13 +121,17 @@ Status PromptRenderer::Render(const JobSpec& spec, Dataset* dataset) const {
   return OkStatus();
 }
 
-StatusOr<PreparedData> PrepareData(const JobSpec& spec) {
-  const auto bytes = runtime::ReadFile(spec.data.path, kMaxDataBytes);
-  if (!bytes.ok()) return Annotate(bytes.status(), "data.path");
-  TITAN_ASSIGN_OR_RETURN(Dataset dataset, ParseDataset(*bytes, spec.data.path));
+StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files) {
+  const bool stored = !spec.data.id.empty();
+  const std::string field = stored ? "data.id" : "data.path";
+  const auto bytes =
+      stored ? data_files.Read(spec.data.id) : runtime::ReadFile(spec.data.path, kMaxDataBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), field);
+  const std::string name = stored ? "data " + spec.data.id : spec.data.path;
+  TITAN_ASSIGN_OR_RETURN(Dataset dataset, ParseDataset(*bytes, name));
   TITAN_RETURN_IF_ERROR(DataOrder::Create(dataset, spec.seed, spec.data.held_out).status());
   TITAN_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Open(spec));
-  TITAN_RETURN_IF_ERROR(renderer->Render(spec, &dataset));
+  TITAN_RETURN_IF_ERROR(renderer->Render(spec, name, &dataset));
   PreparedData prepared;
   prepared.renderer = std::move(renderer);
   prepared.dataset = std::make_shared<const Dataset>(std::move(dataset));

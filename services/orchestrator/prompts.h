@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/formats/model_config.h"
 #include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "orchestrator/dataset.h"
 #include "orchestrator/job_spec.h"
+#include "services/orchestrator/data_files.h"
 
 namespace titan::orchestrator {
 
@@ -27,24 +29,32 @@ class PromptRenderer {
   // model.max_sequence_tokens.
   static StatusOr<std::unique_ptr<PromptRenderer>> Open(const JobSpec& spec);
 
-  // Fills rendered_prompt and prompt_token_ids of every row. InvalidArgument names the file, the
-  // line and the field: a template that refuses the messages, a prompt that leaves no room for the
-  // reply.
-  Status Render(const JobSpec& spec, Dataset* dataset) const;
+  // Fills rendered_prompt and prompt_token_ids of every row. InvalidArgument names the file (as
+  // `file`), the line and the field: a template that refuses the messages, a prompt that leaves no
+  // room for the reply.
+  Status Render(const JobSpec& spec, const std::string& file, Dataset* dataset) const;
+  // The tokens of one conversation, ready for a reply. InvalidArgument: as Render, naming messages.
+  StatusOr<std::vector<TokenId>> RenderChat(const JobSpec& spec,
+                                            const std::vector<ChatMessage>& messages) const;
 
   // The reply's text without special tokens.
   std::string Decode(std::span<const TokenId> ids) const { return tokenizer_->Decode(ids, true); }
   // Tokens that end a reply, ascending.
   const std::vector<TokenId>& stop_token_ids() const { return stop_token_ids_; }
+  const text::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const formats::ModelConfig& config() const { return config_; }
 
  private:
   PromptRenderer() = default;
-  StatusOr<std::string> RenderRow(const JobSpec& spec, const DataRow& row) const;
+  StatusOr<std::string> RenderRow(const JobSpec& spec, const std::string& place,
+                                  const DataRow& row) const;
+  StatusOr<std::vector<TokenId>> Tokenize(const std::string& place, const std::string& text) const;
 
   std::unique_ptr<text::Tokenizer> tokenizer_;
   std::optional<text::ChatTemplate> chat_template_;  // none: text prompts only
   text::Json variables_ = text::Json::object();
   std::vector<TokenId> stop_token_ids_;
+  formats::ModelConfig config_;
 };
 
 // A job's data, ready to run.
@@ -52,8 +62,9 @@ struct PreparedData {
   std::shared_ptr<const PromptRenderer> renderer;
   std::shared_ptr<const Dataset> dataset;
 };
-// Reads the data file and the model's tokenizer, renders all prompts, checks data.held_out. Blocks.
-StatusOr<PreparedData> PrepareData(const JobSpec& spec);
+// Reads the data file (the one at data.path, or of data.id in `data_files`) and the model's
+// tokenizer, renders all prompts, checks data.held_out. Blocks.
+StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files);
 
 }  // namespace titan::orchestrator
 

@@ -9,6 +9,9 @@ namespace {
 constexpr size_t kWatchQueue =
     64;  // events that wait for a slow watcher; the rest stays in the log
 
+constexpr size_t kRolloutQueue = 4;  // messages of up to 1 MiB
+constexpr size_t kChatQueue = 4096;  // parts of one reply; none is dropped
+
 }  // namespace
 
 grpc::ServerUnaryReactor* OrchestratorDaemon::Service::SubmitJob(
@@ -74,6 +77,48 @@ grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListWorkers(
   return rpc::ServeUnaryThen(
       server_, context, request, response,
       [this](const v1::ListWorkersRequest&, const auto& reply) { reply(daemon_.ListWorkers()); });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::CheckJob(
+    grpc::CallbackServerContext* context, const v1::CheckJobRequest* request,
+    v1::CheckJobResponse* response) {
+  return rpc::ServeUnary(server_, context, request, response,
+                         [this](v1::CheckJobRequest r) { return daemon_.CheckJob(std::move(r)); });
+}
+
+grpc::ServerWriteReactor<v1::ListRolloutsResponse>* OrchestratorDaemon::Service::ListRollouts(
+    grpc::CallbackServerContext* context, const v1::ListRolloutsRequest* request) {
+  return rpc::ServeStream<v1::ListRolloutsResponse>(
+      server_, context, request, kRolloutQueue,
+      [this](v1::ListRolloutsRequest r,
+             std::shared_ptr<rpc::ResponseStream<v1::ListRolloutsResponse>> out) {
+        return daemon_.ListRollouts(std::move(r), std::move(out));
+      });
+}
+
+grpc::ServerWriteReactor<v1::ChatResponse>* OrchestratorDaemon::Service::Chat(
+    grpc::CallbackServerContext* context, const v1::ChatRequest* request) {
+  return rpc::ServeStream<v1::ChatResponse>(
+      server_, context, request, kChatQueue,
+      [this](v1::ChatRequest r, std::shared_ptr<rpc::ResponseStream<v1::ChatResponse>> out) {
+        return daemon_.Chat(std::move(r), std::move(out));
+      });
+}
+
+grpc::ServerReadReactor<v1::UploadDataRequest>* OrchestratorDaemon::Service::UploadData(
+    grpc::CallbackServerContext* context, v1::UploadDataResponse* response) {
+  return rpc::ServeClientStream<v1::UploadDataRequest>(
+      server_, context, response,
+      [this](std::shared_ptr<rpc::RequestStream<v1::UploadDataRequest>> in) {
+        return daemon_.UploadData(std::move(in));
+      });
+}
+
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListData(
+    grpc::CallbackServerContext* context, const v1::ListDataRequest* request,
+    v1::ListDataResponse* response) {
+  return rpc::ServeUnary(server_, context, request, response,
+                         [this](const v1::ListDataRequest&) { return daemon_.ListData(); });
 }
 
 }  // namespace titan::orchestrator

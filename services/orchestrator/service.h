@@ -37,6 +37,18 @@ class OrchestratorDaemon::Service final : public v1::OrchestratorService::Callba
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
+  grpc::ServerUnaryReactor* CheckJob(grpc::CallbackServerContext* context,
+                                     const v1::CheckJobRequest* request,
+                                     v1::CheckJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::ListRolloutsResponse>* ListRollouts(
+      grpc::CallbackServerContext* context, const v1::ListRolloutsRequest* request) override;
+  grpc::ServerWriteReactor<v1::ChatResponse>* Chat(grpc::CallbackServerContext* context,
+                                                   const v1::ChatRequest* request) override;
+  grpc::ServerReadReactor<v1::UploadDataRequest>* UploadData(
+      grpc::CallbackServerContext* context, v1::UploadDataResponse* response) override;
+  grpc::ServerUnaryReactor* ListData(grpc::CallbackServerContext* context,
+                                     const v1::ListDataRequest* request,
+                                     v1::ListDataResponse* response) override;
 
  private:
   OrchestratorDaemon& daemon_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "core/base/nearest_name.h"
@@ -19,6 +20,11 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+
+// "file:line:column"; without the numbers for what has no place in a file (line 0).
+std::string Place(const std::string& where, JsonPosition at) {
+  return at.line == 0 ? where : fmt::format("{}:{}:{}", where, at.line, at.column);
+}
 
 // Walks a JSON tree along a message; collects every problem.
 class Reader {
@@ -55,8 +61,8 @@ class Reader {
 
  private:
   void Problem(JsonPosition at, const std::string& path, const std::string& what) {
-    problems_.push_back(fmt::format("{}:{}:{}: {}: {}", where_, at.line, at.column,
-                                    path.empty() ? "the document" : path, what));
+    problems_.push_back(
+        fmt::format("{}: {}: {}", Place(where_, at), path.empty() ? "the document" : path, what));
   }
 
   static std::string UnknownField(const std::string& name, const Descriptor* descriptor) {
@@ -231,7 +237,7 @@ void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* m
 
 void ConfigOrigins::SetFromFile(const std::string& path, const std::string& where,
                                 JsonPosition position) {
-  origins_[path] = fmt::format("{}:{}:{}", where, position.line, position.column);
+  origins_[path] = Place(where, position);
 }
 
 void ConfigOrigins::SetFromFlag(const std::string& path, const std::string& flag) {
@@ -246,14 +252,67 @@ std::string ConfigOrigins::Of(const std::string& path) const {
 Status ReadConfigText(std::string_view text, const std::string& where, Message* message,
                       ConfigOrigins* origins) {
   TITAN_ASSIGN_OR_RETURN(const JsonNode root, ParseJsonTree(text, where));
-  Reader reader(where, origins);
-  reader.ReadMessage(root, "", message);
-  return reader.Result();
+  return ReadConfigTree(root, where, message, origins);
 }
 
 Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins) {
   TITAN_ASSIGN_OR_RETURN(const std::string text, runtime::ReadFile(file, 16u << 20));
   return ReadConfigText(text, file, message, origins);
+}
+
+Status ReadConfigTree(const JsonNode& root, const std::string& where, Message* message,
+                      ConfigOrigins* origins) {
+  Reader reader(where, origins);
+  reader.ReadMessage(root, "", message);
+  return reader.Result();
+}
+
+Status SetConfigValue(const std::string& assignment, const std::string& flag, Message* message,
+                      ConfigOrigins* origins) {
+  const size_t equals = assignment.find('=');
+  const std::string path = assignment.substr(0, equals);
+  if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
+      path.find("..") != std::string::npos) {
+    return InvalidArgument(flag + " " + assignment + ": wants path=value, for example " + flag +
+                           " training.learning_rate=2e-6");
+  }
+  const std::string where = flag + " " + assignment;
+  const std::string value = assignment.substr(equals + 1);
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('.', begin), path.size());
+    names.push_back(path.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  // Bare text is what people write for a string field, so that is what it means there.
+  const Descriptor* descriptor = message->GetDescriptor();
+  const FieldDescriptor* field = nullptr;
+  for (const std::string& name : names) {
+    field = descriptor == nullptr ? nullptr : descriptor->FindFieldByName(name);
+    descriptor = field == nullptr ? nullptr : field->message_type();
+  }
+  JsonNode node;
+  const bool is_text = field != nullptr && !field->is_repeated() &&
+                       field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  if (is_text && !value.starts_with('"')) {
+    node.kind = JsonNode::Kind::kString;
+    node.text = value;
+  } else {
+    TITAN_ASSIGN_OR_RETURN(node, ParseJsonTree(value, where));
+  }
+  for (size_t i = names.size(); i-- > 0;) {
+    JsonNode parent;
+    parent.kind = JsonNode::Kind::kObject;
+    parent.members.push_back({names[i], {0, 0}, std::move(node)});
+    node = std::move(parent);
+  }
+  const std::function<void(JsonNode*)> forget_places = [&](JsonNode* n) {
+    n->position = {0, 0};
+    for (JsonNode& item : n->items) forget_places(&item);
+    for (JsonNode::Member& member : n->members) forget_places(&member.value);
+  };
+  forget_places(&node);
+  return ReadConfigTree(node, where, message, origins);
 }
 
 Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins) {

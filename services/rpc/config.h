@@ -47,6 +47,15 @@ Status ReadConfigText(std::string_view text, const std::string& where,
                       google::protobuf::Message* message, ConfigOrigins* origins);
 Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
                       ConfigOrigins* origins);
+// The same for a document that is parsed already, for callers that take parts of it out first.
+Status ReadConfigTree(const JsonNode& root, const std::string& where,
+                      google::protobuf::Message* message, ConfigOrigins* origins);
+
+// One value from the command line: `assignment` is path=value with dots in the path, for example
+// training.learning_rate=2e-6. The value is JSON; text for a string field needs no quotes.
+// InvalidArgument names `flag` and the path, and the nearest field when it is misspelt.
+Status SetConfigValue(const std::string& assignment, const std::string& flag,
+                      google::protobuf::Message* message, ConfigOrigins* origins);
 
 // All problems in one InvalidArgument, each with its place in the file when the value came from
 // one.

@@ -97,6 +97,16 @@ Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOri
   return ProblemsToStatus(problems, *origins);
 }
 
+// Fields that are set but have no effect, one sentence each.
+std::vector<std::string> WarningsOf(const config::v1::DaemonConfig& daemon) {
+  std::vector<std::string> warnings;
+  if (daemon.debug().rpc_delay_seed() != 0 && daemon.debug().rpc_delay_max_ms() == 0) {
+    warnings.push_back(
+        "daemon.debug.rpc_delay_seed has no effect: daemon.debug.rpc_delay_max_ms is 0");
+  }
+  return warnings;
+}
+
 // Runs a coroutine on the control strand and waits for it here (never called from the strand).
 template <typename T>
 T RunOn(asio::io_context& io, std::function<asio::awaitable<T>()> body, T on_exception) {
@@ -367,6 +377,9 @@ int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
   if (!resolved.ok()) {
     std::cerr << MessageOf(resolved) << std::endl;
     return kExitUsage;
+  }
+  for (const std::string& warning : WarningsOf(*definition.daemon_of(definition.config.get()))) {
+    std::cerr << "warning: " << warning << std::endl;
   }
   if (flags.print_config) {
     std::cout << PrintConfig(*definition.config, origins) << std::flush;

@@ -2,7 +2,6 @@
 titan_test(weightstore_test LABEL unit
   SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/weights_digest_test.cc
           unit/weightstore/store_state_test.cc unit/weightstore/store_state_property_test.cc
-          unit/services/weightstore/memory_limit_test.cc
   USES core/base weightstore/client weightstore services/weightstore
   LIBS PkgConfig::XXHASH)
 # Real processes and memory files.

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What this machine has left. Any thread; calls read /proc and block briefly.
+#ifndef TITAN_CORE_RUNTIME_MACHINE_H_
+#define TITAN_CORE_RUNTIME_MACHINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "core/base/status.h"
+
+namespace titan::runtime {
+
+// Bytes that can be taken without swapping: of the machine (MemAvailable), or of this process's
+// control group where that is less. Unavailable: /proc/meminfo does not say.
+StatusOr<uint64_t> AvailableMemory();
+
+// The bytes that /proc/meminfo calls MemAvailable.
+std::optional<uint64_t> AvailableFromMeminfo(std::string_view text);
+// What a control group leaves, from its memory.max and memory.current; nullopt: no limit.
+std::optional<uint64_t> FreeOfControlGroup(std::string_view max, std::string_view current);
+
+}  // namespace titan::runtime
+
+#endif  // TITAN_CORE_RUNTIME_MACHINE_H_

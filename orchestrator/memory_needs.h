@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a job takes of the memory of a machine that runs all of it, from the sizes of its model: an
+// estimate from below, so that a job that cannot fit is refused before anything is loaded. The
+// daemons check their own part exactly when they take it. Pure functions, any thread.
+#ifndef TITAN_ORCHESTRATOR_MEMORY_NEEDS_H_
+#define TITAN_ORCHESTRATOR_MEMORY_NEEDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/formats/model_config.h"
+#include "orchestrator/job_spec.h"
+
+namespace titan::orchestrator {
+
+struct MemoryNeed {
+  std::string holder;  // weightstore, trainer
+  uint64_t bytes = 0;
+  std::string what;  // how it adds up, for people
+};
+
+// Largest first.
+std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec);
+
+// Why the needs do not fit into what is left, with the numbers; empty: they do.
+std::string MemoryProblem(const std::vector<MemoryNeed>& needs, uint64_t available_bytes);
+
+}  // namespace titan::orchestrator
+
+#endif  // TITAN_ORCHESTRATOR_MEMORY_NEEDS_H_

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/orchestrator/data_files.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/base/hash.h"
+#include "core/runtime/files.h"
+#include "orchestrator/dataset.h"
+#include "services/rpc/config.h"
+
+namespace titan::orchestrator {
+namespace {
+
+constexpr size_t kMaxInfoBytes = 64u << 10;
+
+}  // namespace
+
+std::string DataIdOf(const std::string& bytes) {
+  return ToHex(Hash128Of(bytes.data(), bytes.size(), 0));
+}
+
+StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::string& bytes,
+                                        int64_t unix_ms, bool* existed) const {
+  TITAN_ASSIGN_OR_RETURN(const Dataset dataset, ParseDataset(bytes, name));
+  if (dataset.rows.empty()) return InvalidArgument(name + ": has no rows");
+  v1::DataInfo info;
+  info.set_id(DataIdOf(bytes));
+  const std::string path = folder_ + "/" + info.id();
+  std::error_code error;
+  *existed = std::filesystem::exists(path + ".json", error);
+  if (*existed) {
+    rpc::ConfigOrigins ignored;
+    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(path + ".json", &info, &ignored));
+    return info;
+  }
+  info.set_name(name);
+  info.set_num_bytes(bytes.size());
+  info.set_rows(dataset.rows.size());
+  info.set_stored_unix_ms(unix_ms);
+  TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(folder_));
+  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(path + ".jsonl", bytes));
+  // The description comes last: what it describes is there.
+  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(path + ".json", rpc::ToJsonText(info) + "\n"));
+  return info;
+}
+
+StatusOr<std::string> DataFiles::Read(const std::string& id) const {
+  Hash128 ignored;
+  if (!FromHex(id, &ignored)) return InvalidArgument("'" + id + "' is not 32 hex digits");
+  auto bytes = runtime::ReadFile(folder_ + "/" + id + ".jsonl", kMaxDataBytes);
+  if (!bytes.ok() && bytes.status().code() == StatusCode::kNotFound) {
+    return NotFound("no data '" + id +
+                    "' is stored here; store it with: titanctl data upload FILE");
+  }
+  if (bytes.ok() && DataIdOf(*bytes) != id) {
+    return DataLoss("data '" + id + "' is not what was stored; upload it again");
+  }
+  return bytes;
+}
+
+StatusOr<std::vector<v1::DataInfo>> DataFiles::List() const {
+  std::vector<v1::DataInfo> all;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder_, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() != ".json") continue;
+    const auto text = runtime::ReadFile(at->path().string(), kMaxInfoBytes);
+    v1::DataInfo info;
+    rpc::ConfigOrigins ignored;
+    if (!text.ok()) continue;  // removed meanwhile
+    TITAN_RETURN_IF_ERROR(rpc::ReadConfigText(*text, at->path().string(), &info, &ignored));
+    all.push_back(std::move(info));
+  }
+  std::sort(all.begin(), all.end(), [](const v1::DataInfo& a, const v1::DataInfo& b) {
+    return std::pair(a.stored_unix_ms(), a.id()) < std::pair(b.stored_unix_ms(), b.id());
+  });
+  return all;
+}
+
+}  // namespace titan::orchestrator

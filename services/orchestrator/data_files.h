@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Data files that users uploaded, by content: <folder>/<id>.jsonl and <id>.json (name, size, rows,
+// time), where id is the hash of the bytes in 32 hex digits. A file appears whole or not at all.
+// Thread-safe; calls block.
+#ifndef TITAN_SERVICES_ORCHESTRATOR_DATA_FILES_H_
+#define TITAN_SERVICES_ORCHESTRATOR_DATA_FILES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "titan/orchestrator/v1/orchestrator.pb.h"
+
+namespace titan::orchestrator {
+
+class DataFiles {
+ public:
+  // The folder is made with the first file.
+  explicit DataFiles(std::string folder) : folder_(std::move(folder)) {}
+
+  // Checks every row and stores the bytes. InvalidArgument: "<name>:<line>: <field>: ..." of the
+  // first row that cannot be used, or no row at all; ResourceExhausted: the disk is full.
+  // `existed`: the same bytes were there before.
+  StatusOr<v1::DataInfo> Store(const std::string& name, const std::string& bytes, int64_t unix_ms,
+                               bool* existed) const;
+  // The bytes. NotFound names the id; DataLoss: they are not what was stored.
+  StatusOr<std::string> Read(const std::string& id) const;
+  // Ascending by time of storing.
+  StatusOr<std::vector<v1::DataInfo>> List() const;
+
+ private:
+  const std::string folder_;
+};
+
+// The id of bytes.
+std::string DataIdOf(const std::string& bytes);
+
+}  // namespace titan::orchestrator
+
+#endif  // TITAN_SERVICES_ORCHESTRATOR_DATA_FILES_H_
