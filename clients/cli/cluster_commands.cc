@@ -2,6 +2,7 @@
 // up, supervise, down, status.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,10 +15,13 @@
 #include <nlohmann/json.hpp>
 
 #include "clients/cli/commands.h"
+#include "clients/cli/job_view.h"
 #include "clients/cluster/cluster.h"
 #include "clients/cluster/cluster_config.h"
 #include "clients/cluster/job_client.h"
+#include "clients/cluster/preflight.h"
 #include "clients/cluster/terminal.h"
+#include "core/base/clock.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/files.h"
 #include "core/runtime/log.h"
@@ -36,7 +40,8 @@ constexpr seconds kDownDeadline{60};
 constexpr char kReady[] = "ready";
 
 StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
-                                                      const UpOptions& options) {
+                                                      const UpOptions& options,
+                                                      rpc::ConfigOrigins* where = nullptr) {
   config::v1::ClusterConfig cluster;
   cluster::FillClusterDefaults(&cluster);
   rpc::ConfigOrigins origins;
@@ -54,9 +59,11 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
   std::error_code error;
   cluster.set_data_folder(std::filesystem::weakly_canonical(common.data, error).string());
   if (error) return InvalidArgument("--data '" + common.data + "': " + error.message());
+  origins.SetFromFlag("data_folder", "--data");
   rpc::ConfigProblems problems;
   cluster::ValidateCluster(cluster, &problems);
   TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, origins));
+  if (where != nullptr) *where = origins;
   return cluster;
 }
 
@@ -77,10 +84,19 @@ StatusOr<Json> ReadSupervisor(const std::string& folder) {
   return json;
 }
 
-std::string ReadAll(int fd) {
+// Everything until the end of the pipe. The first time that `signal` is requested meanwhile, `pid`
+// gets SIGTERM.
+std::string ReadOutcome(int fd, const runtime::ShutdownSignal& signal, pid_t pid) {
   std::string text;
   char buffer[4096];
+  bool passed_on = false;
   for (;;) {
+    if (signal.requested() && !passed_on) {
+      passed_on = true;
+      kill(pid, SIGTERM);
+    }
+    pollfd wait{fd, POLLIN, 0};
+    if (poll(&wait, 1, 50) == 0) continue;
     const ssize_t n = read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return text;
@@ -88,30 +104,52 @@ std::string ReadAll(int fd) {
   }
 }
 
+// What to tell when the programs are not those that the cluster was started with; empty: they are.
+std::string ProgramsChanged(const Json& supervisor, const std::string& data) {
+  const std::string folder = supervisor.value("bin_folder", "");
+  const std::string stamp = supervisor.value("programs", "");
+  if (folder.empty() || stamp.empty() || cluster::ProgramStamp(folder) == stamp) return "";
+  return "the programs in " + folder +
+         " changed since this cluster was started; to use them: titanctl down --data " + data +
+         " && titanctl up --data " + data;
+}
+
+// Says that a cluster runs there already, and where.
+int AlreadyRuns(const Common& common, const std::string& folder) {
+  const auto supervisor = ReadSupervisor(folder);
+  const auto address = cluster::OrchestratorAddressOf(folder);
+  const std::string pid =
+      supervisor.ok() ? ", pid " + std::to_string((*supervisor)["pid"].get<int64_t>()) : "";
+  std::cerr << "titanctl: a cluster runs in " << folder << " already (orchestrator "
+            << (address.ok() ? *address : "starting") << pid
+            << ")\nfix: look at it with: titanctl status --data " << common.data
+            << "; end it with: titanctl down --data " << common.data
+            << "; or choose another folder with --data" << std::endl;
+  if (supervisor.ok()) {
+    if (const std::string note = ProgramsChanged(*supervisor, common.data); !note.empty()) {
+      std::cerr << "note: " << note << std::endl;
+    }
+  }
+  return kExitInUse;
+}
+
 }  // namespace
 
-int Fail(const Status& status) {
-  std::cerr << "titanctl: " << MessageOf(status) << std::endl;
-  switch (status.code()) {
-    case StatusCode::kInvalidArgument:
-      return kExitUsage;
-    case StatusCode::kUnavailable:
-    case StatusCode::kNotFound:
-      return kExitUnreachable;
-    default:
-      return kExitFailed;
-  }
-}
-
-StatusOr<std::string> OrchestratorOf(const Common& common) {
-  if (!common.address.empty()) return common.address;
-  return cluster::OrchestratorAddressOf(common.data);
-}
-
 int Up(const Common& common, const UpOptions& options) {
-  const auto config = MakeClusterConfig(common, options);
+  runtime::ShutdownSignal signal;  // before any thread
+  rpc::ConfigOrigins origins;
+  const auto config = MakeClusterConfig(common, options, &origins);
   if (!config.ok()) return Fail(config.status());
+  if (options.print_config) {
+    std::cout << rpc::PrintConfig(*config, origins) << std::flush;
+    return kExitOk;
+  }
+  if (options.check_config) {
+    std::cout << "config ok" << std::endl;
+    return kExitOk;
+  }
   const std::string& folder = config->data_folder();
+  if (runtime::FileLock::IsHeld(cluster::LockPath(folder))) return AlreadyRuns(common, folder);
   const Status made = runtime::MakeWritableFolder(folder + "/logs");
   if (!made.ok()) return Fail(made);
   int report[2];
@@ -139,6 +177,9 @@ int Up(const Common& common, const UpOptions& options) {
   if (pid < 0) return Fail(runtime::SystemError(errno, "cannot fork for", exe));
   if (pid == 0) {
     setsid();  // outlives this terminal
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     dup2(null_fd, STDIN_FILENO);
     dup2(log_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
@@ -149,9 +190,13 @@ int Up(const Common& common, const UpOptions& options) {
   close(report[1]);
   close(log_fd);
   close(null_fd);
-  std::cout << "starting the cluster in " << folder << std::endl;
-  const std::string outcome = ReadAll(report[0]);
+  std::cerr << "starting the cluster in " << folder << std::endl;
+  const std::string outcome = ReadOutcome(report[0], signal, pid);
   close(report[0]);
+  if (signal.requested() && outcome != kReady) {
+    std::cerr << "interrupted; the cluster was not started" << std::endl;
+    return kExitDetached;
+  }
   if (outcome != kReady) {
     return Fail(FailedPrecondition(
         outcome.empty() ? "the supervisor ended without a word; see " + log : outcome));
@@ -194,9 +239,16 @@ int Supervise(const Common& common, const UpOptions& options, int report_fd) {
 
 int Down(const Common& common) {
   const std::string& folder = common.data;
-  if (!runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
-    std::cout << "no cluster runs in " << folder << std::endl;
+  const auto ended = [&](const std::string& text) {
+    if (common.json) {
+      std::cout << Json({{"data_folder", folder}, {"state", "stopped"}}).dump(2) << std::endl;
+    } else {
+      std::cout << text << std::endl;
+    }
     return kExitOk;
+  };
+  if (!runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
+    return ended("no cluster runs in " + folder);
   }
   const auto supervisor = ReadSupervisor(folder);
   if (!supervisor.ok()) return Fail(supervisor.status());
@@ -213,15 +265,14 @@ int Down(const Common& common) {
     }
     std::this_thread::sleep_for(milliseconds(50));
   }
-  std::cout << "the cluster in " << folder << " has ended" << std::endl;
-  return kExitOk;
+  return ended("the cluster in " + folder + " has ended");
 }
 
 int ShowStatus(const Common& common) {
   Json out;
   out["data_folder"] = common.data;
   const bool local = common.address.empty();
-  std::string state = "unknown", reason;
+  std::string state = "unknown", reason, note;
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "PID", "STATE", "RESTARTS", "ADDRESS", "DOING"}};
   if (local) {
@@ -239,6 +290,8 @@ int ShowStatus(const Common& common) {
     state = (*supervisor)["state"].get<std::string>();
     reason = supervisor->value("reason", "");
     out["supervisor"] = *supervisor;
+    note = ProgramsChanged(*supervisor, common.data);
+    if (!note.empty()) out["note"] = note;
   }
   out["state"] = state;
   const auto address = OrchestratorOf(common);
@@ -301,16 +354,12 @@ int ShowStatus(const Common& common) {
   if (local) {
     const cluster::Color color = state == "running" ? cluster::Color::kGreen : cluster::Color::kRed;
     std::cout << "cluster in " << common.data << ": " << terminal.Paint(color, state)
-              << (reason.empty() ? "" : " (" + reason + ")") << "\n";
+              << (reason.empty() ? "" : " (" + reason + ")") << "\n"
+              << (note.empty() ? "" : "note: " + note + "\n");
   }
   std::cout << cluster::FormatTable(rows);
   if (jobs.ok() && jobs->jobs_size() > 0) {
-    std::vector<std::vector<std::string>> table = {{"JOB", "NAME", "STATE", "STEPS", "REASON"}};
-    for (const auto& job : jobs->jobs()) {
-      table.push_back({job.job_id(), job.name(), cluster::NameOf(job.state()),
-                       fmt::format("{}/{}", job.steps_done(), job.steps_total()), job.reason()});
-    }
-    std::cout << "\n" << cluster::FormatTable(table);
+    std::cout << "\n" << FormatJobs(*jobs, SystemClock().UnixMs(), terminal);
   }
   if (!reachable) {
     const Status& why = workers.ok() ? jobs.status() : workers.status();

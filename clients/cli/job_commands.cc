@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// submit, watch, cancel.
+// submit, list, get, watch, cancel.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -7,32 +7,22 @@
 #include <optional>
 #include <thread>
 
+#include <nlohmann/json.hpp>
+
 #include "clients/cli/commands.h"
-#include "clients/cluster/job_client.h"
+#include "clients/cli/job_view.h"
+#include "clients/cluster/job_file.h"
 #include "clients/cluster/progress.h"
 #include "clients/cluster/terminal.h"
+#include "core/base/clock.h"
 #include "core/runtime/shutdown.h"
+#include "services/rpc/status_convert.h"
 
 namespace titan::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using orchestrator::v1::Job;
-
-StatusOr<std::unique_ptr<cluster::JobClient>> ConnectTo(const Common& common) {
-  TITAN_ASSIGN_OR_RETURN(const std::string address, OrchestratorOf(common));
-  return cluster::JobClient::Connect(address);
-}
-
-int ExitCodeOf(const Job& job) {
-  switch (job.state()) {
-    case orchestrator::v1::JOB_STATE_SUCCEEDED:
-      return kExitOk;
-    case orchestrator::v1::JOB_STATE_CANCELLED:
-      return kExitJobCancelled;
-    default:
-      return kExitJobFailed;
-  }
-}
 
 std::string ComeBack(const Common& common, const std::string& job_id) {
   return "titanctl watch " + job_id +
@@ -50,48 +40,140 @@ int WatchUntilItEnds(const Common& common, runtime::ShutdownSignal& signal,
   });
   cluster::JobProgress progress(cluster::Terminal::Stdout());
   const auto job = client.Watch(job_id, 0, [&](const orchestrator::v1::WatchJobResponse& event) {
-    std::cout << progress.OnEvent(event) << std::flush;
+    if (common.json) {
+      std::cout << rpc::ToJsonText(event, false, -1) << std::endl;
+    } else {
+      std::cout << progress.OnEvent(event) << std::flush;
+    }
   });
   const bool left = detached;
   signal.Request(OkStatus());  // lets the detacher go
   if (!job.ok()) {
     if (left) {
-      std::cout << "\ndetached; the job goes on. Come back with: " << ComeBack(common, job_id)
+      std::cerr << "\ndetached; the job goes on. Come back with: " << ComeBack(common, job_id)
                 << std::endl;
       return kExitDetached;
     }
     return Fail(job.status());
   }
-  std::cout << progress.Summary() << std::flush;
+  if (!common.json) std::cout << progress.Summary() << std::flush;
   return ExitCodeOf(*job);
+}
+
+// Problems that the orchestrator found, each with its place in the job file.
+Status WithPlaces(const Status& status, const rpc::ConfigOrigins& origins) {
+  const auto info = rpc::ErrorInfoOf(status);
+  if (!info.has_value() || info->fields().empty()) return status;
+  rpc::ConfigProblems problems;
+  for (const auto& field : info->fields()) problems.push_back({field.path(), field.description()});
+  return rpc::ProblemsToStatus(problems, origins);
+}
+
+std::string Mib(uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1u << 20));
+}
+
+// --check and --print_config: what the orchestrator makes of the job.
+int CheckOnly(const Common& common, const SubmitOptions& options, const cluster::JobFile& file,
+              cluster::JobClient& client) {
+  const auto check = client.CheckJob(file.spec);
+  if (!check.ok()) return Fail(check.status());
+  if (!check->problems().empty()) {
+    rpc::ConfigProblems problems;
+    for (const auto& field : check->problems()) {
+      problems.push_back({field.path(), field.description()});
+    }
+    return Fail(rpc::ProblemsToStatus(problems, file.origins));
+  }
+  for (const std::string& warning : check->warnings()) std::cerr << "warning: " << warning << "\n";
+  if (options.print_config) {
+    std::cout << rpc::PrintConfig(check->resolved(), file.origins) << std::flush;
+    return kExitOk;
+  }
+  if (common.json) {
+    std::cout << rpc::ToJsonText(*check) << std::endl;
+    return kExitOk;
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"data", fmt::format("{} rows, the longest prompt has {} tokens", check->data_rows(),
+                           check->prompt_tokens_max())},
+      {"journal",
+       fmt::format("about {} a step, {} at most in all; {} are free",
+                   Mib(check->journal_bytes_per_step()),
+                   Mib(check->journal_bytes_per_step() * check->resolved().schedule().steps()),
+                   Mib(check->disk_available_bytes()))}};
+  for (const auto& need : check->memory()) {
+    rows.push_back(
+        {"memory", fmt::format("{} {}: {}", need.holder(), Mib(need.bytes()), need.what())});
+  }
+  rows.push_back({"memory", Mib(check->memory_available_bytes()) + " are free now"});
+  std::cout << "the job is valid\n" << cluster::FormatTable(rows) << std::flush;
+  return kExitOk;
 }
 
 }  // namespace
 
-int Submit(const Common& common, const std::string& file, bool watch) {
+int Submit(const Common& common, const SubmitOptions& options) {
   std::optional<runtime::ShutdownSignal> signal;
-  if (watch) signal.emplace();
-  const auto spec = cluster::ReadJobFile(file);
-  if (!spec.ok()) {
-    Fail(spec.status());
+  if (options.watch) signal.emplace();
+  const auto file = cluster::ReadJobFile(options.file, options.set);
+  if (!file.ok()) {
+    Fail(file.status());
     return kExitUsage;
   }
   auto client = ConnectTo(common);
   if (!client.ok()) return Fail(client.status());
-  const auto response = (*client)->Submit(*spec);
-  if (!response.ok()) return Fail(response.status());
+  if (options.check || options.print_config) return CheckOnly(common, options, *file, **client);
+  const auto response = (*client)->Submit(file->spec);
+  if (!response.ok()) return Fail(WithPlaces(response.status(), file->origins));
   for (const std::string& warning : response->warnings())
     std::cerr << "warning: " << warning << "\n";
+  if (options.watch) {
+    if (!common.json) std::cout << response->job_id() << std::endl;
+    return WatchUntilItEnds(common, *signal, **client, response->job_id());
+  }
+  if (common.json) {
+    std::cout << rpc::ToJsonText(*response) << std::endl;
+    return kExitOk;
+  }
   std::cout << response->job_id() << std::endl;
   if (response->journal_bytes_per_step() > 0) {
     std::cerr << fmt::format("the journal grows by about {:.1f} MB a step\n",
                              static_cast<double>(response->journal_bytes_per_step()) / 1e6);
   }
-  if (!watch) {
-    std::cerr << "watch it with: " << ComeBack(common, response->job_id()) << std::endl;
+  std::cerr << "watch it with: " << ComeBack(common, response->job_id()) << std::endl;
+  return kExitOk;
+}
+
+int ListJobs(const Common& common) {
+  auto client = ConnectTo(common);
+  if (!client.ok()) return Fail(client.status());
+  const auto jobs = (*client)->ListJobs();
+  if (!jobs.ok()) return Fail(jobs.status());
+  if (common.json) {
+    Json out;
+    out["jobs"] = Json::array();
+    for (const Job& job : jobs->jobs()) {
+      out["jobs"].push_back(Json::parse(rpc::ToJsonText(job), nullptr, false));
+    }
+    std::cout << out.dump(2) << std::endl;
     return kExitOk;
   }
-  return WatchUntilItEnds(common, *signal, **client, response->job_id());
+  std::cout << FormatJobs(*jobs, SystemClock().UnixMs(), cluster::Terminal::Stdout()) << std::flush;
+  return kExitOk;
+}
+
+int GetJob(const Common& common, const std::string& job_id) {
+  auto client = ConnectTo(common);
+  if (!client.ok()) return Fail(client.status());
+  const auto job = (*client)->Get(job_id);
+  if (!job.ok()) return Fail(job.status());
+  if (common.json) {
+    std::cout << rpc::ToJsonText(*job) << std::endl;
+    return kExitOk;
+  }
+  std::cout << FormatJob(*job, SystemClock().UnixMs(), cluster::Terminal::Stdout()) << std::flush;
+  return kExitOk;
 }
 
 int Watch(const Common& common, const std::string& job_id) {
@@ -106,6 +188,10 @@ int Cancel(const Common& common, const std::string& job_id, const std::string& r
   if (!client.ok()) return Fail(client.status());
   const auto job = (*client)->Cancel(job_id, reason);
   if (!job.ok()) return Fail(job.status());
+  if (common.json) {
+    std::cout << rpc::ToJsonText(*job) << std::endl;
+    return kExitOk;
+  }
   std::cout << "job " << job->job_id() << ": " << cluster::NameOf(job->state()) << std::endl;
   return kExitOk;
 }

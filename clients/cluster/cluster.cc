@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "clients/cluster/cluster_config.h"
+#include "clients/cluster/preflight.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/runtime/files.h"
@@ -74,6 +75,7 @@ struct Cluster::Impl {
   // The supervisor's thread only.
   std::unique_ptr<ProcessGroup> group;
   int64_t started_unix_ms = 0;
+  std::string programs;  // stamp of the programs as they were at the start
   std::string state = "starting";
   std::string reason;
   std::vector<runtime::Endpoint> endpoints;
@@ -111,6 +113,8 @@ struct Cluster::Impl {
     json["state"] = state;
     json["reason"] = reason;
     json["started_unix_ms"] = started_unix_ms;
+    json["bin_folder"] = options.bin_folder;
+    json["programs"] = programs;
     json["processes"] = Json::array();
     for (const ProcessState& process : group->processes()) {
       Json row;
@@ -315,6 +319,7 @@ struct Cluster::Impl {
   void Run() {
     group = std::make_unique<ProcessGroup>(clock);
     started_unix_ms = clock.UnixMs();
+    programs = ProgramStamp(options.bin_folder);
     const Status started = StartAll();
     state = started.ok() ? "running" : "failed";
     reason = started.ok() ? "" : MessageOf(started);
@@ -373,6 +378,7 @@ StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options,
         ", or choose another folder");
   }
   impl->lock = *std::move(lock);
+  TITAN_RETURN_IF_ERROR(Preflight(impl->options.config));
   Impl* raw = impl.get();
   impl->thread = std::jthread([raw] { raw->Run(); });
   std::unique_ptr<Cluster> cluster(new Cluster(std::move(impl)));

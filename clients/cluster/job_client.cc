@@ -4,13 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "core/base/hash.h"
 #include "services/rpc/channel.h"
-#include "services/rpc/config.h"
 #include "services/rpc/status_convert.h"
 
 namespace titan::cluster {
@@ -22,9 +20,12 @@ using std::chrono::steady_clock;
 namespace {
 
 constexpr milliseconds kCallDeadline{10000};
+constexpr milliseconds kReadPatience{3000};  // a reader would rather know
 constexpr milliseconds kRetryPause{300};
 constexpr milliseconds kWatchPatience{15000};
 constexpr std::chrono::hours kStreamDeadline{24};
+constexpr std::chrono::minutes kUploadDeadline{10};
+constexpr size_t kChunkBytes = 1u << 20;
 
 void SetDeadline(grpc::ClientContext* context, std::chrono::system_clock::duration from_now) {
   context->set_deadline(std::chrono::system_clock::now() + from_now);
@@ -38,24 +39,10 @@ std::string NewRequestId() {
                           static_cast<uint64_t>(steady_clock::now().time_since_epoch().count())));
 }
 
-Status ResolvePath(const std::string& folder, const std::string& field, std::string* path) {
-  if (path->empty()) return InvalidArgument(field + ": is required");
-  std::filesystem::path resolved = *path;
-  if (resolved.is_relative()) resolved = std::filesystem::path(folder) / resolved;
-  std::error_code error;
-  resolved = std::filesystem::weakly_canonical(resolved, error);
-  if (error || !std::filesystem::exists(resolved, error)) {
-    return InvalidArgument(field + ": '" + *path + "' does not exist (looked at '" +
-                           resolved.string() + "')");
-  }
-  *path = resolved.string();
-  return OkStatus();
-}
-
 // A connection problem is worth another try with the same request id.
 template <typename Call>
-grpc::Status Retried(Call call) {
-  const auto give_up = steady_clock::now() + kCallDeadline;
+grpc::Status Retried(Call call, milliseconds patience = kCallDeadline) {
+  const auto give_up = steady_clock::now() + patience;
   for (;;) {
     const grpc::Status status = call();
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE || steady_clock::now() > give_up) {
@@ -65,20 +52,24 @@ grpc::Status Retried(Call call) {
   }
 }
 
-}  // namespace
-
-StatusOr<config::v1::JobSpec> ReadJobFile(const std::string& file) {
-  config::v1::JobSpec spec;
-  rpc::ConfigOrigins origins;
-  TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(file, &spec, &origins));
-  std::error_code error;
-  const std::string folder = std::filesystem::absolute(file, error).parent_path().string();
-  const Status model = ResolvePath(folder, "model.path", spec.mutable_model()->mutable_path());
-  if (!model.ok()) return Annotate(model, file);
-  const Status data = ResolvePath(folder, "data.path", spec.mutable_data()->mutable_path());
-  if (!data.ok()) return Annotate(data, file);
-  return spec;
+// Reads a stream to its end or until on_message answers false.
+template <typename Message>
+Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message>& reader,
+               const std::function<bool(const Message&)>& on_message) {
+  Message message;
+  bool left = false;
+  while (reader.Read(&message)) {
+    if (!on_message(message)) {
+      left = true;
+      context.TryCancel();
+      break;
+    }
+  }
+  const grpc::Status status = reader.Finish();
+  return left || status.ok() ? OkStatus() : rpc::FromGrpc(status);
 }
+
+}  // namespace
 
 bool IsFinal(JobState state) {
   return state == JOB_STATE_SUCCEEDED || state == JOB_STATE_FAILED || state == JOB_STATE_CANCELLED;
@@ -113,9 +104,13 @@ StatusOr<Job> JobClient::Get(const std::string& job_id) {
   GetJobRequest request;
   request.set_job_id(job_id);
   GetJobResponse response;
-  grpc::ClientContext context;
-  SetDeadline(&context, kCallDeadline);
-  const grpc::Status status = stub_->GetJob(&context, request, &response);
+  const grpc::Status status = Retried(
+      [&] {
+        grpc::ClientContext context;
+        SetDeadline(&context, kCallDeadline);
+        return stub_->GetJob(&context, request, &response);
+      },
+      kReadPatience);
   if (!status.ok()) return rpc::FromGrpc(status);
   return response.job();
 }
@@ -137,20 +132,92 @@ StatusOr<Job> JobClient::Cancel(const std::string& job_id, const std::string& re
 
 StatusOr<ListJobsResponse> JobClient::ListJobs() {
   ListJobsResponse response;
-  grpc::ClientContext context;
-  SetDeadline(&context, kCallDeadline);
-  const grpc::Status status = stub_->ListJobs(&context, ListJobsRequest(), &response);
+  const grpc::Status status = Retried(
+      [&] {
+        grpc::ClientContext context;
+        SetDeadline(&context, kCallDeadline);
+        return stub_->ListJobs(&context, ListJobsRequest(), &response);
+      },
+      kReadPatience);
   if (!status.ok()) return rpc::FromGrpc(status);
   return response;
 }
 
 StatusOr<ListWorkersResponse> JobClient::ListWorkers() {
   ListWorkersResponse response;
-  grpc::ClientContext context;
-  SetDeadline(&context, kCallDeadline);
-  const grpc::Status status = stub_->ListWorkers(&context, ListWorkersRequest(), &response);
+  const grpc::Status status = Retried(
+      [&] {
+        grpc::ClientContext context;
+        SetDeadline(&context, kCallDeadline);
+        return stub_->ListWorkers(&context, ListWorkersRequest(), &response);
+      },
+      kReadPatience);
   if (!status.ok()) return rpc::FromGrpc(status);
   return response;
+}
+
+StatusOr<CheckJobResponse> JobClient::CheckJob(const config::v1::JobSpec& spec) {
+  CheckJobRequest request;
+  *request.mutable_spec() = spec;
+  CheckJobResponse response;
+  const grpc::Status status = Retried(
+      [&] {
+        grpc::ClientContext context;
+        SetDeadline(&context, 3 * kCallDeadline);  // the orchestrator reads and tokenizes the data
+        return stub_->CheckJob(&context, request, &response);
+      },
+      kReadPatience);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
+}
+
+StatusOr<ListDataResponse> JobClient::ListData() {
+  ListDataResponse response;
+  const grpc::Status status = Retried(
+      [&] {
+        grpc::ClientContext context;
+        SetDeadline(&context, kCallDeadline);
+        return stub_->ListData(&context, ListDataRequest(), &response);
+      },
+      kReadPatience);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
+}
+
+StatusOr<UploadDataResponse> JobClient::UploadData(const std::string& name,
+                                                   const std::string& bytes) {
+  UploadDataResponse response;
+  grpc::ClientContext context;
+  SetDeadline(&context, kUploadDeadline);
+  auto writer = stub_->UploadData(&context, &response);
+  UploadDataRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_name(name);
+  for (size_t at = 0; at < bytes.size() || at == 0; at += kChunkBytes) {
+    request.set_chunk(bytes.substr(at, kChunkBytes));
+    if (!writer->Write(request)) break;  // Finish says why
+    request.Clear();
+  }
+  writer->WritesDone();
+  const grpc::Status status = writer->Finish();
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
+}
+
+Status JobClient::ListRollouts(const ListRolloutsRequest& request,
+                               const std::function<bool(const ListRolloutsResponse&)>& on_message) {
+  grpc::ClientContext context;
+  SetDeadline(&context, kUploadDeadline);
+  const auto reader = stub_->ListRollouts(&context, request);
+  return ReadAll(context, *reader, on_message);
+}
+
+Status JobClient::Chat(const ChatRequest& request,
+                       const std::function<bool(const ChatResponse&)>& on_message) {
+  grpc::ClientContext context;
+  SetDeadline(&context, kUploadDeadline);
+  const auto reader = stub_->Chat(&context, request);
+  return ReadAll(context, *reader, on_message);
 }
 
 StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequence,

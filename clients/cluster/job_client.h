@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A blocking client of the orchestrator, for programs of people: each call has a deadline and
-// returns Status.
+// A blocking client of the orchestrator, for programs of people: each call has a deadline, is tried
+// again for a few seconds while the orchestrator is unavailable, and returns Status.
 #ifndef TITAN_CLIENTS_CLUSTER_JOB_CLIENT_H_
 #define TITAN_CLIENTS_CLUSTER_JOB_CLIENT_H_
 
@@ -16,10 +16,6 @@
 
 namespace titan::cluster {
 
-// Reads a job file: strict JSON; model.path and data.path that are relative are taken from the
-// folder of the job file, made absolute and must exist.
-StatusOr<config::v1::JobSpec> ReadJobFile(const std::string& file);
-
 // True for states that a job does not leave.
 bool IsFinal(orchestrator::v1::JobState state);
 // "RUNNING" for JOB_STATE_RUNNING.
@@ -30,12 +26,23 @@ class JobClient {
  public:
   static StatusOr<std::unique_ptr<JobClient>> Connect(const std::string& orchestrator_address);
 
-  // With a fresh request id; retried while the orchestrator is unavailable, within 10 s.
+  // With a fresh request id.
   StatusOr<orchestrator::v1::SubmitJobResponse> Submit(const config::v1::JobSpec& spec);
   StatusOr<orchestrator::v1::Job> Get(const std::string& job_id);
   StatusOr<orchestrator::v1::Job> Cancel(const std::string& job_id, const std::string& reason);
   StatusOr<orchestrator::v1::ListJobsResponse> ListJobs();
   StatusOr<orchestrator::v1::ListWorkersResponse> ListWorkers();
+  StatusOr<orchestrator::v1::CheckJobResponse> CheckJob(const config::v1::JobSpec& spec);
+  StatusOr<orchestrator::v1::ListDataResponse> ListData();
+  // Sends the bytes in chunks, with a fresh request id.
+  StatusOr<orchestrator::v1::UploadDataResponse> UploadData(const std::string& name,
+                                                            const std::string& bytes);
+  // Feeds every message until the stream ends; `on_message` answers false to end it early.
+  Status ListRollouts(
+      const orchestrator::v1::ListRolloutsRequest& request,
+      const std::function<bool(const orchestrator::v1::ListRolloutsResponse&)>& on_message);
+  Status Chat(const orchestrator::v1::ChatRequest& request,
+              const std::function<bool(const orchestrator::v1::ChatResponse&)>& on_message);
 
   // Feeds every event after `after_sequence` to on_event until the job has ended; answers the job.
   // A stream that breaks is opened again where it stood, for up to 15 s after it broke.

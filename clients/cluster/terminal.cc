@@ -10,9 +10,11 @@
 
 namespace titan::cluster {
 
+bool IsTerminal(int fd) { return isatty(fd) != 0; }
+
 Terminal Terminal::Stdout() {
   const char* no_color = std::getenv("NO_COLOR");
-  return Terminal(isatty(STDOUT_FILENO) != 0 && (no_color == nullptr || no_color[0] == '\0'));
+  return Terminal(IsTerminal(STDOUT_FILENO) && (no_color == nullptr || no_color[0] == '\0'));
 }
 
 std::string Terminal::Paint(Color color, std::string_view text) const {
@@ -24,18 +26,36 @@ std::string Terminal::Paint(Color color, std::string_view text) const {
   return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 
+size_t VisibleWidth(std::string_view text) {
+  size_t width = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {  // a colour: up to its m
+      while (i < text.size() && text[i] != 'm') ++i;
+    } else if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) {
+      ++width;
+    }
+  }
+  return width;
+}
+
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], VisibleWidth(row[i]));
+    }
   }
   std::string text;
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       line += row[i];
-      if (i + 1 < row.size()) line += std::string(widths[i] - row[i].size() + 2, ' ');
+      // Nothing follows but empty cells: no spaces at the end of the line.
+      const bool last = std::all_of(row.begin() + static_cast<ptrdiff_t>(i) + 1, row.end(),
+                                    [](const std::string& cell) { return cell.empty(); });
+      if (last) break;
+      line += std::string(widths[i] - VisibleWidth(row[i]) + 2, ' ');
     }
     text += line + "\n";
   }

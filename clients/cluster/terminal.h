@@ -26,6 +26,11 @@ class Terminal {
   bool colors_;
 };
 
+// Is this file descriptor a terminal?
+bool IsTerminal(int fd);
+
+// Columns that the text takes: code points, colours not counted.
+size_t VisibleWidth(std::string_view text);
 // Columns padded to their widest cell, two spaces between; the first row is the head.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 // "45s", "3m05s", "1h02m".

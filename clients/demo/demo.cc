@@ -92,12 +92,13 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   const auto config = MakeConfig(options, folder);
   if (!config.ok()) return Fail(config.status());
   const std::string result_path = folder + "/result.json";
-  // A cluster left from an earlier run is another run's; its lock is checked by Start, its files
-  // go.
-  if (!runtime::FileLock::IsHeld(cluster::LockPath(config->data_folder()))) {
-    std::filesystem::remove_all(config->data_folder(), error);
-    std::filesystem::remove(result_path, error);
+  // What an earlier run left goes; a run that lives is left alone, its inputs too.
+  if (runtime::FileLock::IsHeld(cluster::LockPath(config->data_folder()))) {
+    return Fail(FailedPrecondition("another demo runs in '" + folder +
+                                   "'; wait for it, or choose another folder with --output"));
   }
+  std::filesystem::remove_all(config->data_folder(), error);
+  std::filesystem::remove(result_path, error);
   const auto spec = WriteInputs(options, folder);
   if (!spec.ok()) return Fail(spec.status());
 

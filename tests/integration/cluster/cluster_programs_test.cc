@@ -106,8 +106,10 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
   const json endpoints = ReadJson(data_ + "/endpoints.json");
   EXPECT_EQ(endpoints["endpoints"].size(), 6u);
 
-  EXPECT_EQ(Titanctl("up --data " + data_), 1);
-  EXPECT_NE(output_.find("in use by a running cluster"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("up --data " + data_), 6);
+  EXPECT_NE(output_.find("a cluster runs in " + data_ + " already (orchestrator 127.0.0.1:"),
+            std::string::npos)
+      << output_;
 
   ASSERT_EQ(Titanctl("status -o json --data " + data_), 0);
   const json status = json::parse(output_, nullptr, false);
@@ -123,7 +125,14 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
   EXPECT_EQ(Titanctl("cancel job-1 --data " + data_), 0) << output_;
   EXPECT_EQ(Titanctl("watch job-1 --data " + data_), 4) << output_;
   EXPECT_NE(output_.find("CANCELLED (cancelled by user)"), std::string::npos) << output_;
-  EXPECT_EQ(Titanctl("watch job-9 --data " + data_), 5) << output_;
+  EXPECT_EQ(Titanctl("watch job-9 --data " + data_), 7) << output_;
+  EXPECT_EQ(Titanctl("get job-9 --data " + data_), 7) << output_;
+  EXPECT_EQ(Titanctl("list --data " + data_), 0) << output_;
+  EXPECT_NE(output_.find("job-1  t     CANCELLED"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("list -o json --data " + data_), 0) << output_;
+  EXPECT_EQ(json::parse(output_, nullptr, false)["jobs"][0]["job_id"], "job-1") << output_;
+  EXPECT_EQ(Titanctl("get job-1 -o json --data " + data_), 0) << output_;
+  EXPECT_EQ(json::parse(output_, nullptr, false)["state"], "JOB_STATE_CANCELLED") << output_;
   std::ofstream(folder_ + "/bad.json") << "{\"sed\": 1}";
   EXPECT_EQ(Titanctl("submit " + folder_ + "/bad.json --data " + data_), 2);
   EXPECT_NE(output_.find("bad.json:1:2: sed: unknown field; did you mean \"seed\"?"),
@@ -132,6 +141,8 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
 
   EXPECT_EQ(Titanctl("down --data " + data_), 0) << output_;
   EXPECT_EQ(Titanctl("status --data " + data_), 5);
+  EXPECT_EQ(Titanctl("list --data " + data_), 5);
+  EXPECT_NE(output_.find("titanctl up --data"), std::string::npos) << output_;
   const json supervisor = ReadJson(data_ + "/supervisor.json");
   EXPECT_EQ(supervisor["state"], "stopped");
   for (const auto& process : supervisor["processes"]) {
@@ -174,11 +185,118 @@ TEST_F(ClusterProgramsTest, PortInUseEndsTheStartWithTheDaemonsOwnWords) {
   EXPECT_NE(output_.find("cannot listen on " + taken), std::string::npos) << output_;
 }
 
+TEST_F(ClusterProgramsTest, HelpAndWrongUseAnswerAtOnce) {
+  for (const auto& [arguments, code] :
+       {std::pair("--help", 0), {"submit --help", 0}, {"sumbit", 2}, {"submit --wacth x", 2}}) {
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int i = 0; i < 10;
+         ++i) {  // the machine may be busy: the quickest run is the program's own
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_EQ(Titanctl(arguments), code) << output_;
+      best = std::min(best, std::chrono::steady_clock::now() - begin);
+    }
+    EXPECT_LE(std::chrono::duration_cast<milliseconds>(best).count(), 50) << arguments;
+  }
+  EXPECT_NE(output_.find("did you mean '--watch'?"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, ConfigsSayWhereEachValueCameFromAndWhatHasNoEffect) {
+  std::ofstream(folder_ + "/c.json") << "{\"generator\":\n {\"max_queued_groups\": 7}}";
+  ASSERT_EQ(
+      Titanctl("up --print_config --generators 3 --config " + folder_ + "/c.json --data " + data_),
+      0)
+      << output_;
+  const json printed = json::parse(output_, nullptr, false);
+  EXPECT_EQ(printed["config"]["num_generators"], 3);
+  EXPECT_EQ(printed["origins"]["num_generators"], "flag --generators");
+  EXPECT_EQ(printed["origins"]["generator.max_queued_groups"], folder_ + "/c.json:2:24");
+  EXPECT_EQ(printed["origins"]["trainer.orchestrator_address"], "default");
+  std::ofstream(folder_ + "/c.json") << "{\"generater\": {}}";
+  EXPECT_EQ(Titanctl("up --check_config --config " + folder_ + "/c.json --data " + data_), 2);
+  EXPECT_NE(output_.find("c.json:1:2: generater: unknown field; did you mean \"generator\"?"),
+            std::string::npos)
+      << output_;
+  EXPECT_FALSE(fs::exists(data_));
+  std::ofstream(folder_ + "/d.json")
+      << R"({"daemon": {"data_folder": ")" << folder_ << R"(", "debug": {"rpc_delay_seed": 5}},)"
+      << R"( "orchestrator_address": "127.0.0.1:1"})";
+  EXPECT_EQ(
+      Shell((bin_ / "titan-reward").string() + " --check_config --config " + folder_ + "/d.json"),
+      0);
+  EXPECT_NE(output_.find("warning: daemon.debug.rpc_delay_seed has no effect"), std::string::npos)
+      << output_;
+}
+
+TEST_F(ClusterProgramsTest, WhatDoesNotFitIsRefusedBeforeAnythingStarts) {
+  std::ofstream(folder_ + "/big.json") << R"({"generator": {"kv_cache_bytes": 1125899906842624}})";
+  EXPECT_EQ(Titanctl("up --config " + folder_ + "/big.json --data " + data_), 1);
+  EXPECT_NE(output_.find("too little memory: the caches of 2 generators take 2147483648 MiB, "),
+            std::string::npos)
+      << output_;
+  EXPECT_FALSE(fs::exists(data_ + "/weightstore"));
+  fs::create_directories(data_);
+  std::ofstream(data_ + "/format.json") << R"({"format": 999})";
+  EXPECT_EQ(Titanctl("up --data " + data_), 1);
+  EXPECT_NE(output_.find("written by a newer version of the program"), std::string::npos)
+      << output_;
+  std::ofstream(data_ + "/format.json") << "x";
+  EXPECT_EQ(Titanctl("up --data " + data_), 1);
+  EXPECT_NE(output_.find("format.json' does not say"), std::string::npos) << output_;
+  EXPECT_FALSE(fs::exists(data_ + "/weightstore"));
+  fs::remove(data_ + "/format.json");
+  EXPECT_EQ(Titanctl("up --data " + folder_ + "/rows.jsonl/x"), 1);  // below a file
+  EXPECT_NE(output_.find("rows.jsonl/x"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, ReadOnlyAndFullFoldersAreNamed) {
+  if (Shell("unshare -m true") != 0) GTEST_SKIP() << "mounts are not allowed here: " << output_;
+  fs::create_directories(data_);
+  const auto in_mount = [&](const std::string& options, const std::string& command) {
+    return Shell("unshare -m sh -c 'mount -t tmpfs -o " + options + " tmpfs " + data_ + " && " +
+                 command + "'");
+  };
+  const std::string up = (bin_ / "titanctl").string() + " up --data " + data_;
+  EXPECT_EQ(in_mount("ro", up), 1);
+  EXPECT_NE(output_.find("Read-only file system"), std::string::npos) << output_;
+  EXPECT_EQ(in_mount("size=1m", up), 1);
+  EXPECT_NE(output_.find("too little disk: the volume of '" + data_ + "' has "), std::string::npos)
+      << output_;
+  EXPECT_NE(output_.find("a cluster wants at least 64 MiB"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, ChangedProgramsAreToldAndAnInterruptedStartLeavesNothing) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("status --data " + data_), 0);
+  EXPECT_EQ(output_.find("note:"), std::string::npos) << output_;
+  const fs::path reward = bin_ / "titan-reward";
+  fs::copy_file(reward, bin_ / "copy");
+  fs::rename(bin_ / "copy", reward);  // the same bytes, but who knows
+  EXPECT_EQ(Titanctl("status --data " + data_), 0);
+  EXPECT_NE(output_.find("changed since this cluster was started"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("up --data " + data_), 6);
+  EXPECT_NE(output_.find("titanctl down --data " + data_ + " && titanctl up"), std::string::npos)
+      << output_;
+  ASSERT_EQ(Titanctl("down --data " + data_), 0) << output_;
+
+  const std::string slow = folder_ + "/slow";
+  fs::create_directories(slow);
+  fs::copy_file(bin_ / "titanctl", slow + "/titanctl");
+  std::ofstream(slow + "/titan-weightstore") << "#!/bin/sh\nexec sleep 600\n";
+  fs::permissions(slow + "/titan-weightstore", fs::perms::owner_all);
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 1 " + slow +
+                  "/titanctl up --data " + data_),
+            130)
+      << output_;
+  EXPECT_NE(output_.find("interrupted; the cluster was not started"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("status --data " + data_), 5);
+  EXPECT_NE(kill(Process("weightstore")["pid"].get<int>(), 0), 0);
+}
+
 TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {
   ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
   ASSERT_EQ(Titanctl("submit " + JobFile(777) + " --data " + data_), 0) << output_;
-  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 1 " + (bin_ / "titanctl").string() +
-                  " watch job-1 --data " + data_),
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 1 " +
+                  (bin_ / "titanctl").string() + " watch job-1 --data " + data_),
             130)
       << output_;
   EXPECT_NE(output_.find("Come back with: titanctl watch job-1"), std::string::npos) << output_;
@@ -204,11 +322,18 @@ TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
 
 TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {
   const std::string out = folder_ + "/stuck";
-  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 4 " + (bin_ / "titan-demo").string() +
-                  " --steps 2 --seed 777 --model " + folder_ + "/model.gguf --output " + out),
-            130)
+  EXPECT_EQ(
+      Shell("timeout --foreground --preserve-status -s INT 4 " + (bin_ / "titan-demo").string() +
+            " --steps 2 --seed 777 --model " + folder_ + "/model.gguf --output " + out),
+      130)
       << output_;
   EXPECT_NE(output_.find("interrupted"), std::string::npos) << output_;
+  // The same folder serves the next demo, unless one runs in it.
+  EXPECT_EQ(Shell("flock " + out + "/cluster/cluster.lock " + (bin_ / "titan-demo").string() +
+                  " --steps 2 --model " + folder_ + "/model.gguf --output " + out),
+            1)
+      << output_;
+  EXPECT_NE(output_.find("another demo runs in"), std::string::npos) << output_;
   const json supervisor = ReadJson(out + "/cluster/supervisor.json");
   EXPECT_EQ(supervisor["state"], "stopped") << output_;
   for (const auto& process : supervisor["processes"])

@@ -126,19 +126,6 @@ TEST_F(ClusterTest, FolderInUseIsRefusedWithTheFix) {
   EXPECT_NE(MessageOf(cluster.status()).find("titanctl down"), std::string::npos);
 }
 
-TEST_F(ClusterTest, JobFileResolvesPathsFromItsFolderAndNamesWhatIsMissing) {
-  std::ofstream(folder_ + "/data.jsonl") << "{}\n";
-  std::ofstream(folder_ + "/job.json")
-      << R"({"model": {"path": "data.jsonl"}, "data": {"path": "./data.jsonl"}})";
-  const auto job = ReadJobFile(folder_ + "/job.json");
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(job->data().path(), folder_ + "/data.jsonl");
-  std::ofstream(folder_ + "/bad.json") << R"({"model": {"path": "none.gguf"}})";
-  EXPECT_NE(MessageOf(ReadJobFile(folder_ + "/bad.json").status())
-                .find("model.path: 'none.gguf' does not exist"),
-            std::string::npos);
-}
-
 StepReport Step(uint64_t step, double difference, uint64_t differing, uint64_t compared) {
   StepReport report;
   report.set_step(step);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// doctor: gathers, examines, prints.
+#include <filesystem>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "clients/cli/commands.h"
+#include "clients/cli/doctor.h"
+#include "clients/cluster/job_file.h"
+#include "core/formats/model_source.h"
+#include "core/runtime/endpoint.h"
+#include "services/rpc/config.h"
+#include "titan/config/v1/daemons.pb.h"
+
+namespace titan::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+StatusOr<JobNeeds> NeedsOf(const std::string& file) {
+  TITAN_ASSIGN_OR_RETURN(const cluster::JobFile job, cluster::ReadJobFile(file));
+  const auto source = formats::OpenModelSource(job.spec.model().path());
+  if (!source.ok()) return Annotate(source.status(), "model.path");
+  orchestrator::JobSpec spec;  // what MemoryNeeds reads, defaults as documented
+  if (job.spec.schedule().has_max_age()) spec.schedule.max_age = job.spec.schedule().max_age();
+  if (job.spec.training().has_shards()) spec.training.shards = job.spec.training().shards();
+  spec.data.held_out = job.spec.data().held_out();
+  if (!job.spec.model().mode().empty()) spec.model.mode = job.spec.model().mode();
+  JobNeeds needs;
+  needs.memory = orchestrator::MemoryNeeds((*source)->config(), spec);
+  return needs;
+}
+
+StatusOr<std::vector<std::string>> ListenersOf(const std::string& file) {
+  std::vector<std::string> listen;
+  if (file.empty()) return listen;
+  config::v1::ClusterConfig config;
+  rpc::ConfigOrigins ignored;
+  TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(file, &config, &ignored));
+  const auto add = [&](const config::v1::DaemonConfig& daemon) {
+    for (const std::string& address : {daemon.listen(), daemon.health_listen()}) {
+      if (!address.empty()) listen.push_back(address);
+    }
+  };
+  add(config.orchestrator().daemon());
+  add(config.weightstore().daemon());
+  add(config.trainer().daemon());
+  add(config.reward().daemon());
+  add(config.generator().daemon());
+  for (const auto& generator : config.generators()) add(generator.daemon());
+  return listen;
+}
+
+const char* NameOf(Health health) {
+  return health == Health::kGood ? "ok" : health == Health::kWarning ? "warning" : "bad";
+}
+
+}  // namespace
+
+int Doctor(const Common& common, const DoctorOptions& options) {
+  const auto listen = ListenersOf(options.config);
+  if (!listen.ok()) return Fail(listen.status());
+  std::optional<JobNeeds> job;
+  if (!options.job.empty()) {
+    auto needs = NeedsOf(options.job);
+    if (!needs.ok()) {
+      job.emplace();
+      job->problem = MessageOf(needs.status());
+    } else {
+      job = *std::move(needs);
+    }
+  }
+  const std::string bin = std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
+  const auto findings = Examine(ReadMachine(common.data, bin, *listen), job);
+  if (common.json) {
+    Json out;
+    out["fit"] = IsFit(findings);
+    out["findings"] = Json::array();
+    for (const Finding& finding : findings) {
+      out["findings"].push_back({{"health", NameOf(finding.health)},
+                                 {"subject", finding.subject},
+                                 {"text", finding.text},
+                                 {"fix", finding.fix}});
+    }
+    std::cout << out.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+  } else {
+    std::cout << FormatFindings(findings, cluster::Terminal::Stdout()) << std::flush;
+  }
+  return IsFit(findings) ? kExitOk : kExitFailed;
+}
+
+}  // namespace titan::cli

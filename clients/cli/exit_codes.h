@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The exit codes of titanctl: the one place that states them. `titanctl --help` prints the table.
+#ifndef TITAN_CLIENTS_CLI_EXIT_CODES_H_
+#define TITAN_CLIENTS_CLI_EXIT_CODES_H_
+
+#include <string>
+
+#include "core/base/status.h"
+
+namespace titan::cli {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitJobFailed = 3;
+inline constexpr int kExitJobCancelled = 4;
+inline constexpr int kExitUnreachable = 5;
+inline constexpr int kExitInUse = 6;
+inline constexpr int kExitNoSuchThing = 7;
+inline constexpr int kExitDetached = 130;
+
+struct ExitCode {
+  int code;
+  const char* meaning;
+};
+inline constexpr ExitCode kExitCodes[] = {
+    {kExitOk, "done; with -w: the job succeeded"},
+    {kExitFailed, "the operation failed"},
+    {kExitUsage, "wrong use or wrong input; nothing was changed"},
+    {kExitJobFailed, "the job FAILED"},
+    {kExitJobCancelled, "the job was CANCELLED"},
+    {kExitUnreachable, "no cluster runs there, or it does not answer"},
+    {kExitInUse, "a cluster runs in this data folder already"},
+    {kExitNoSuchThing, "no such job, step, group, version or daemon"},
+    {kExitDetached, "detached or interrupted by Ctrl-C"},
+};
+
+// "  0    done; ...\n" for each.
+std::string ExitCodeTable();
+
+// The code that fits a failure.
+int ExitCodeOf(const Status& status);
+
+}  // namespace titan::cli
+
+#endif  // TITAN_CLIENTS_CLI_EXIT_CODES_H_

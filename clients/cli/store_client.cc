@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/store_client.h"
+
+#include <unistd.h>
+
+#include <chrono>
+
+#include <nlohmann/json.hpp>
+
+#include "clients/cluster/cluster.h"
+#include "core/runtime/endpoint.h"
+#include "core/runtime/files.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/status_convert.h"
+#include "services/weightstore_client/standalone_leader.h"
+#include "titan/weightstore/v1/weightstore.grpc.pb.h"
+#include "weightstore/client/subscriber.h"
+
+namespace titan::cli {
+namespace {
+
+constexpr std::chrono::seconds kDeadline{10};
+
+}  // namespace
+
+struct StoreClient::Impl {
+  std::unique_ptr<weightstore::v1::WeightStoreService::StubInterface> stub;
+  std::unique_ptr<weightstore::StandaloneLeader> leader;
+  std::string socket_path;
+};
+
+StoreClient::StoreClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StoreClient::~StoreClient() = default;
+
+StatusOr<std::unique_ptr<StoreClient>> StoreClient::Open(const std::string& data_folder) {
+  const Status runs = cluster::OrchestratorAddressOf(data_folder).status();
+  if (!runs.ok()) return Unavailable(MessageOf(runs));
+  TITAN_ASSIGN_OR_RETURN(const std::string text,
+                         runtime::ReadFile(cluster::EndpointsPath(data_folder), 16u << 20));
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  auto impl = std::make_unique<Impl>();
+  std::string address;
+  if (json.is_object() && json.contains("endpoints") && json["endpoints"].is_array()) {
+    impl->socket_path = json.value("weightstore_socket", "");
+    for (const auto& item : json["endpoints"]) {
+      const auto endpoint = runtime::EndpointFromJsonText(item.dump());
+      if (endpoint.ok() && endpoint->role == "weightstore") address = endpoint->address;
+    }
+  }
+  if (address.empty()) {
+    return Unavailable("'" + cluster::EndpointsPath(data_folder) + "' names no weight store");
+  }
+  TITAN_ASSIGN_OR_RETURN(const auto channel, rpc::MakeChannel(address));
+  impl->stub = weightstore::v1::WeightStoreService::NewStub(channel);
+  TITAN_ASSIGN_OR_RETURN(impl->leader, weightstore::StandaloneLeader::Create(address));
+  return std::unique_ptr<StoreClient>(new StoreClient(std::move(impl)));
+}
+
+StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
+    const std::string& run_id) {
+  weightstore::v1::ListVersionsRequest request;
+  request.set_run_id(run_id);
+  weightstore::v1::ListVersionsResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  const grpc::Status status = impl_->stub->ListVersions(&context, request, &response);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
+}
+
+StatusOr<weightstore::MappedSlot> StoreClient::Map(const std::string& run_id, uint64_t version) {
+  const weightstore::Subscriber subscriber(impl_->leader->port(), impl_->socket_path,
+                                           "titanctl-" + std::to_string(getpid()));
+  return subscriber.Acquire(run_id, version, /*evaluation=*/false);
+}
+
+}  // namespace titan::cli

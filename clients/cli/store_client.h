@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The weight store of a cluster on this machine, as a reader: records by gRPC, weights mapped from
+// its memory files.
+#ifndef TITAN_CLIENTS_CLI_STORE_CLIENT_H_
+#define TITAN_CLIENTS_CLI_STORE_CLIENT_H_
+
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "titan/weightstore/v1/weightstore.pb.h"
+#include "weightstore/client/slot_mapping.h"
+
+namespace titan::cli {
+
+// One thread; calls block.
+class StoreClient {
+ public:
+  // Unavailable: no cluster runs in the data folder.
+  static StatusOr<std::unique_ptr<StoreClient>> Open(const std::string& data_folder);
+  ~StoreClient();
+
+  // NotFound: no such run.
+  StatusOr<weightstore::v1::ListVersionsResponse> ListVersions(const std::string& run_id);
+  // Maps a committed version; it stays as long as the result lives.
+  StatusOr<weightstore::MappedSlot> Map(const std::string& run_id, uint64_t version);
+
+ private:
+  struct Impl;
+  explicit StoreClient(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace titan::cli
+
+#endif  // TITAN_CLIENTS_CLI_STORE_CLIENT_H_

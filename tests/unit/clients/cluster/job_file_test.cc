@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a job file, what it extends and what --set changes give one spec, the later one winning;
+// every value knows where it came from; what is wrong is named with its place.
+#include "clients/cluster/job_file.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace titan::cluster {
+namespace {
+
+class JobFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/titan_job_file_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    folder_ = pattern;
+    std::filesystem::create_directories(folder_ + "/base");
+    Write("rows.jsonl", "{}\n");
+    Write("base/rows.jsonl", "{}\n");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ + "/" + name) << text;
+    return folder_ + "/" + name;
+  }
+  std::string ErrorOf(const std::string& file, const std::vector<std::string>& set = {}) {
+    const auto job = ReadJobFile(file, set);
+    EXPECT_EQ(job.status().code(), StatusCode::kInvalidArgument) << job.status();
+    return MessageOf(job.status());
+  }
+
+  std::string folder_;
+};
+
+TEST_F(JobFileTest, RelativePathsAreOfTheFileThatNamesThem) {
+  Write("base/base.json",
+        R"({"seed": 5, "name": "base", "data": {"path": "rows.jsonl", "held_out": 3}})");
+  const std::string file =
+      Write("job.json",
+            R"({"extends": "base/base.json", "name": "mine", "model": {"path": "rows.jsonl"}})");
+  const auto job = ReadJobFile(file, {"data.held_out=0", "training.learning_rate=2e-6"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.name(), "mine");
+  EXPECT_EQ(job->spec.seed(), 5u);
+  EXPECT_EQ(job->spec.data().path(), folder_ + "/base/rows.jsonl");
+  EXPECT_EQ(job->spec.model().path(), folder_ + "/rows.jsonl");
+  EXPECT_EQ(job->spec.data().held_out(), 0u);
+  EXPECT_TRUE(job->spec.data().has_held_out());
+  EXPECT_EQ(job->spec.training().learning_rate(), 2e-6);
+  EXPECT_EQ(job->origins.Of("seed"), folder_ + "/base/base.json:1:10");
+  EXPECT_EQ(job->origins.Of("name"), file + ":1:39");
+  EXPECT_EQ(job->origins.Of("data.held_out"), "--set data.held_out=0");
+  EXPECT_EQ(job->origins.Of("schedule.steps"), "default");
+}
+
+TEST_F(JobFileTest, SetTakesTextWithoutQuotesAndNamesTheNearestField) {
+  const std::string file = Write("job.json", "{}");
+  const auto job = ReadJobFile(
+      file, {"name=two words", "reward.grader_parameters_json={\"pattern\": \"[0-9]+\"}",
+             "schedule.kind=\"logical\"", "seed=18446744073709551615"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.name(), "two words");
+  EXPECT_EQ(job->spec.reward().grader_parameters_json(), "{\"pattern\": \"[0-9]+\"}");
+  EXPECT_EQ(job->spec.schedule().kind(), "logical");
+  EXPECT_EQ(job->spec.seed(), ~uint64_t{0});
+  EXPECT_EQ(ErrorOf(file, {"training.learning_rat=1"}),
+            "--set training.learning_rat=1: training.learning_rat: unknown field; did you mean "
+            "\"learning_rate\"?");
+  EXPECT_NE(ErrorOf(file, {"seed=-1"}).find("--set seed=-1: seed: -1 is out of range"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(file, {"seed=\"1\""}).find("wants a number, has a string"), std::string::npos);
+  EXPECT_NE(ErrorOf(file, {"seed"}).find("wants path=value"), std::string::npos);
+  EXPECT_NE(ErrorOf(file, {"a..b=1"}).find("wants path=value"), std::string::npos);
+  EXPECT_NE(ErrorOf(file, {"seed.x=1"}).find("seed: wants"), std::string::npos)
+      << ErrorOf(file, {"seed.x=1"});
+}
+
+TEST_F(JobFileTest, AnUploadedFileReplacesAPathAndTheOtherWayRound) {
+  Write("base/base.json", R"({"data": {"path": "rows.jsonl"}})");
+  const std::string by_id =
+      Write("id.json", R"({"extends": "base/base.json", "data": {"id": "abc"}})");
+  auto job = ReadJobFile(by_id);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.data().path(), "");
+  EXPECT_EQ(job->spec.data().id(), "abc");
+  job = ReadJobFile(by_id, {"data.path=" + folder_ + "/rows.jsonl"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.data().id(), "");
+  // Both in one file is a contradiction, which the orchestrator names.
+  job = ReadJobFile(Write("both.json", R"({"data": {"id": "abc", "path": "rows.jsonl"}})"));
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.data().id(), "abc");
+  EXPECT_NE(job->spec.data().path(), "");
+}
+
+TEST_F(JobFileTest, ChainsThatDoNotEndOrDoNotExistAreRefusedWithTheirPlace) {
+  const std::string a = Write("a.json", "{\n  \"extends\": \"b.json\"}");
+  Write("b.json", R"({"extends": "a.json"})");
+  EXPECT_NE(ErrorOf(a).find("b.json:1:13: extends: '"), std::string::npos) << ErrorOf(a);
+  EXPECT_NE(ErrorOf(a).find("a.json' extends itself"), std::string::npos);
+  const std::string c = Write("c.json", "{\n  \"extends\": \"none.json\"}");
+  EXPECT_NE(ErrorOf(c).find("c.json:2:14: extends: "), std::string::npos) << ErrorOf(c);
+  EXPECT_NE(ErrorOf(Write("d.json", R"({"extends": 3})")).find("wants the path of a job file"),
+            std::string::npos);
+  Write("e0.json", "{}");
+  for (int i = 1; i <= kMaxExtends; ++i) {
+    Write("e" + std::to_string(i) + ".json",
+          R"({"extends": "e)" + std::to_string(i - 1) + R"(.json"})");
+  }
+  EXPECT_NE(ErrorOf(folder_ + "/e" + std::to_string(kMaxExtends) + ".json").find("more than"),
+            std::string::npos);
+  EXPECT_TRUE(ReadJobFile(folder_ + "/e" + std::to_string(kMaxExtends - 1) + ".json").ok());
+}
+
+TEST_F(JobFileTest, MissingFilesAreNamedWithTheirPlace) {
+  const std::string file = Write("job.json", "{\"model\": {\n\"path\": \"none.gguf\"}}");
+  EXPECT_EQ(ErrorOf(file), file + ":2:9: model.path: 'none.gguf' does not exist (looked at '" +
+                               folder_ + "/none.gguf')");
+  EXPECT_NE(ErrorOf(folder_ + "/nothing.json").find("nothing.json"), std::string::npos);
+  EXPECT_NE(ErrorOf(Write("bad.json", "{\"sed\": 1}")).find("did you mean \"seed\"?"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace titan::cluster
