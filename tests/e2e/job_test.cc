@@ -150,6 +150,44 @@ TEST(JobTest, AKilledGeneratorIsReplacedAndChangesNoBit) {
   }
 }
 
+// Mode w16 with everything varied at once: two runs are enough to hold against each other.
+TEST(JobTest, InW16OneGeneratorOtherLimitsInstructionSetAndAKillGiveTheSameBits) {
+  auto spec = DeepJob(kSteps);
+  spec.mutable_model()->set_mode("w16");
+  spec.mutable_schedule()->set_steps(4);
+  TestFolder quiet_folder("w16");
+  const JobRun quiet = RunJob(SmallCluster(quiet_folder.path()), spec);
+  ExpectSound(quiet, spec);
+
+  TestFolder folder("w16-variant");
+  ClusterConfig config = SmallCluster(folder.path());
+  config.set_num_generators(1);
+  config.mutable_generator()->set_max_running_sequences(9);
+  config.mutable_generator()->set_max_batch_tokens(33);
+  config.mutable_generator()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->mutable_kernels()->set_threads(2);
+  config.mutable_trainer()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->set_max_pack_tokens(3072);
+  bool killed = false;
+  const JobRun run =
+      RunJob(config, spec, [&](const StepReport& step, const cluster::Cluster& cluster) {
+        if (step.step() != 1) return;
+        for (const auto& process : cluster.processes()) {
+          if (process.spec.role != "generator") continue;
+          kill(process.pid, SIGKILL);
+          killed = true;
+        }
+      });
+  EXPECT_EQ(run.job.state(), orchestrator::v1::JOB_STATE_SUCCEEDED) << run.job.reason();
+  EXPECT_EQ(run.digests(), quiet.digests());
+  EXPECT_NE(run.batch_fingerprints(), quiet.batch_fingerprints());
+  EXPECT_TRUE(killed);
+  for (const StepReport& step : run.steps) {
+    EXPECT_GT(step.parity().tokens_compared(), 0u) << "step " << step.step();
+    EXPECT_EQ(step.parity().logprob_difference_max(), 0.0) << "step " << step.step();
+  }
+}
+
 TEST(JobTest, AKilledRewardServiceIsReplacedAndChangesNoBit) {
   TestFolder folder("kill-reward");
   const JobRun run = RunJob(SmallCluster(folder.path()), SmallJob(kSteps),
