@@ -16,8 +16,7 @@
 namespace titan::services {
 
 // Items of the kernels that this process has selected, of every numerics mode, and their digests;
-// `training`: also what a gradient or an update depends on. Runs the kernels' canned vectors (some
-// 10 ms).
+// `training`: also what a gradient or an update depends on. Runs the kernels' canned vectors.
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training);
 
 // Forward digest of a run: the items of its mode's kernels and the model's: its config (shapes,

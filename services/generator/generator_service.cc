@@ -217,13 +217,15 @@ grpc::ServerUnaryReactor* GeneratorService::GetStatus(grpc::CallbackServerContex
       context_.server, context, request, response,
       [this](v1::GetStatusRequest) -> asio::awaitable<StatusOr<v1::GetStatusResponse>> {
         v1::GetStatusResponse reply;
-        for (const auto& [key, held] : host_.held()) {
+        const auto add = [&reply](const generator::VersionKey& key, const std::string& digest) {
           v1::HeldVersion* version = reply.add_versions();
           version->set_run_id(key.run_id);
           version->set_version(key.version);
           version->set_evaluation(key.evaluation);
-          version->set_weights_digest(held.digest);
-        }
+          version->set_weights_digest(digest);
+        };
+        for (const auto& [key, held] : host_.held()) add(key, held.digest);
+        for (const auto& key : host_.loading()) add(key, "");
         const auto stats = host_.stats();
         reply.set_sequences_running(static_cast<uint32_t>(stats.running));
         reply.set_groups_queued(static_cast<uint32_t>(stats.queued));

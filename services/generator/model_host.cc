@@ -18,6 +18,7 @@ using generator::VersionKey;
 
 namespace {
 
+constexpr auto kModelRetry = std::chrono::milliseconds(20);
 constexpr auto kReleaseRetry = std::chrono::milliseconds(20);
 constexpr int kReleaseTries = 500;  // 10 s
 
@@ -76,12 +77,17 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& man
 }
 
 asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot) {
+  asio::steady_timer timer(context_.control);
+  while (making_model_) {  // of another version: the run's evaluation at its start
+    timer.expires_after(kModelRetry);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+  if (stopped_) co_return Cancelled("the generator is shutting down");
   if (Serves(slot->manifest())) co_return OkStatus();
   if (!held_.empty()) {
     co_return FailedPrecondition("this generator holds versions of another model or mode (" +
                                  ToString(held_.begin()->first) + "); release them first");
   }
-  if (making_model_) co_return Unavailable("a model is being prepared; ask again");
   making_model_ = true;
   model_.engine.reset();
   const auto make = [this, slot] { return MakeModel(slot->manifest()); };
@@ -167,6 +173,9 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
 }
 
 asio::awaitable<Status> ModelHost::Release(VersionKey key) {
+  if (loading_.contains(key)) {
+    co_return Unavailable("version " + ToString(key) + " is being loaded; ask again");
+  }
   if (!held_.contains(key)) co_return OkStatus();
   for (int i = 0;; ++i) {
     const std::function<Status(Engine&)> remove = [key](Engine& engine) {

@@ -41,6 +41,7 @@ class ModelHost {
   // Stop. Codes of Subscriber::Acquire.
   rpc::asio::awaitable<StatusOr<std::string>> Load(generator::VersionKey key);
   // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
+  // Unavailable: it is being loaded.
   rpc::asio::awaitable<Status> Release(generator::VersionKey key);
 
   // FailedPrecondition before a version is held.
@@ -48,6 +49,7 @@ class ModelHost {
   // For work before the engine exists (the contract's canned vectors).
   kernels::Pool& pool() { return *pool_; }
   const std::map<generator::VersionKey, Held>& held() const { return held_; }
+  const std::set<generator::VersionKey>& loading() const { return loading_; }
   generator::EngineThread::Stats stats() const;
   // Ends every request; nothing may be loaded afterwards.
   void Stop();
@@ -66,7 +68,7 @@ class ModelHost {
   // A lease on the version, its slot, and the model that runs it.
   rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::MappedSlot>>> Map(
       generator::VersionKey key);
-  // Makes the slot's model the one that is served. Unavailable: another call is at it.
+  // Makes the slot's model the one that is served; waits for another call that is at it.
   rpc::asio::awaitable<Status> ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot);
   // Cancelled: the host is stopped, or the engine has gone.
   rpc::asio::awaitable<Status> OnEngine(std::function<Status(generator::Engine&)> f);

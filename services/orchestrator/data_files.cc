@@ -28,7 +28,8 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
   info.set_id(DataIdOf(bytes));
   const std::string path = folder_ + "/" + info.id();
   std::error_code error;
-  *existed = std::filesystem::exists(path + ".json", error);
+  // What is damaged or half gone is written anew.
+  *existed = std::filesystem::exists(path + ".json", error) && Read(info.id()).ok();
   if (*existed) {
     rpc::ConfigOrigins ignored;
     TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(path + ".json", &info, &ignored));

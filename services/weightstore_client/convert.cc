@@ -87,7 +87,7 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message) {
         break;
       default:
         return InvalidArgument("manifest.tensors[" + entry.name() +
-                               "].layout: must be rows or panels32");
+                               "].layout: must be rows, panels32 or panels32k2");
     }
     tensor.offset = entry.offset();
     tensor.num_bytes = entry.num_bytes();

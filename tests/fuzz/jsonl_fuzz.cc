@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A data file: rows of JSON. What is accepted has rows, each from a line of the file.
+// A data file: rows of JSON. What is accepted has no more rows than bytes.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer.json: loaded, a text encoded and decoded. Where every byte has a token and nothing is
-// normalised or stripped, the text comes back.
+// A tokenizer.json: loaded, a text encoded, decoded whole and as a stream: both give the same text.
 #include <cstdint>
 #include <string_view>
 

@@ -282,7 +282,7 @@ TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
   });
   file.ExpectSkipped(0);
   const auto n = static_cast<double>(count);
-  std::printf("w16 - f32 over %d log-probs: max %.4f, mean absolute %.5f, mean %+.5f\n",
+  std::printf("w16 - float64 over %d log-probs: max %.4f, mean absolute %.5f, mean %+.5f\n",
               static_cast<int>(count), max, sum / n, signed_sum / n);
   EXPECT_GT(max, 1e-4);  // rounding happened
   EXPECT_LT(max, 0.11);

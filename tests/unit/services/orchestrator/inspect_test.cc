@@ -133,6 +133,9 @@ TEST_F(DataFilesTest, TheSameBytesHaveOneIdAndAreReadBack) {
   EXPECT_EQ(files.List()->size(), 1u);
   std::ofstream(folder_ + "/data/" + stored->id() + ".jsonl") << "changed";
   EXPECT_EQ(files.Read(stored->id()).status().code(), StatusCode::kDataLoss);
+  ASSERT_TRUE(files.Store("rows.jsonl", rows, 5, &existed).ok());  // uploading again repairs
+  EXPECT_FALSE(existed);
+  EXPECT_EQ(*files.Read(stored->id()), rows);
 }
 
 TEST_F(DataFilesTest, BadRowsAreNamedAndNothingIsStored) {
