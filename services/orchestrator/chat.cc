@@ -46,7 +46,7 @@ asio::awaitable<StatusOr<OrchestratorDaemon::ChatHolder>> OrchestratorDaemon::Fi
         context_.client, **stub, &Async::GetStatus, ask, ports_.rpc_deadline);
     if (!status.ok()) continue;
     for (const pb::HeldVersion& held : status->versions()) {
-      if (held.run_id() != run_id) continue;
+      if (held.run_id() != run_id || held.weights_digest().empty()) continue;  // empty: it loads
       held_versions.insert(held.version());
       if (version.has_value() && held.version() != *version) continue;
       const bool better = !best.has_value() || held.version() > best->version ||
