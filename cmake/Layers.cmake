@@ -26,6 +26,6 @@ titan_layer(services/trainer   services/rpc services/contract services/weightsto
 titan_layer(services/weightstore services/rpc services/weightstore_client weightstore weightstore/client core/storage core/runtime core/base)
 titan_layer(services/reward    services/rpc rewards core/runtime core/base)
 titan_layer(clients/cluster    services/rpc core/runtime core/base)
-titan_layer(clients/cli        clients/cluster services/rpc services/weightstore_client weightstore/client orchestrator core/formats core/runtime core/base)
+titan_layer(clients/cli        clients/cluster services/rpc services/weightstore_client weightstore/client orchestrator core/model core/kernels core/text core/formats core/runtime core/base)
 titan_layer(clients/demo       clients/cluster services/rpc core/runtime core/base)
 titan_layer(bench              generator trainer core/model core/formats core/kernels core/base)

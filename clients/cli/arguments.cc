@@ -217,7 +217,8 @@ void AddDataCommands(CLI::App* app, Builder* builder, Arguments* args) {
 }
 
 void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
-  CLI::App* weights = app->add_subcommand("weights", "Look at the versions of a job's weights");
+  CLI::App* weights = app->add_subcommand(
+      "weights", "Look at the versions of a job's weights, import and export models");
   weights->require_subcommand(1);
   weights->footer("Examples:\n  titanctl weights ls\n  titanctl weights verify job-1@3");
   CLI::App* ls = builder->Command(weights, "ls", "weights ls", "List versions and who holds them",
@@ -231,11 +232,23 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
   CLI::App* verify = builder->Command(weights, "verify", "weights verify",
                                       "Hash the bytes of a version and compare with its record",
                                       "  titanctl weights verify job-1@3");
-  for (CLI::App* command : {show, verify}) {
+  CLI::App* imported = builder->Command(
+      weights, "import", "weights import",
+      "Check a GGUF file or a Hugging Face folder in full and store it by its content",
+      "  titanctl weights import model.gguf --data run");
+  imported->add_option("path", args->weights.name, "GGUF file or Hugging Face folder")->required();
+  CLI::App* exported = builder->Command(
+      weights, "export", "weights export",
+      "Write a version as a Hugging Face folder (f32 safetensors, tokenizer, chat template)",
+      "  titanctl weights export job-1@3 --to exported\n"
+      "  titanctl weights export job-1 --to exported     the newest version");
+  exported->add_option("--to", args->weights.to, "Folder to write; it must not exist or be empty")
+      ->required();
+  for (CLI::App* command : {show, verify, exported}) {
     command->add_option("version", args->weights.name, "JOB or JOB@VERSION; default: the newest")
         ->required();
   }
-  for (CLI::App* command : {ls, show, verify}) {
+  for (CLI::App* command : {ls, show, verify, imported, exported}) {
     builder->Local(command);
     builder->Output(command);
   }

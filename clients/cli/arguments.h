@@ -84,7 +84,8 @@ struct DataOptions {
 };
 
 struct WeightsOptions {
-  std::string name;  // JOB or JOB@VERSION; of `ls` a job, empty: all
+  std::string name;  // JOB or JOB@VERSION; of `ls` a job, empty: all; of `import` a path
+  std::string to;    // of `export`: the folder to write
 };
 
 struct Arguments {

@@ -44,6 +44,8 @@ int ListData(const Common& common);
 int ListWeights(const Common& common, const WeightsOptions& options);
 int ShowWeights(const Common& common, const WeightsOptions& options);
 int VerifyWeights(const Common& common, const WeightsOptions& options);
+int ImportWeights(const Common& common, const WeightsOptions& options);
+int ExportWeights(const Common& common, const WeightsOptions& options);
 
 }  // namespace titan::cli
 

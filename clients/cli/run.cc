@@ -56,6 +56,8 @@ int Run(const Arguments& arguments) {
   if (command == "weights ls") return ListWeights(common, arguments.weights);
   if (command == "weights show") return ShowWeights(common, arguments.weights);
   if (command == "weights verify") return VerifyWeights(common, arguments.weights);
+  if (command == "weights import") return ImportWeights(common, arguments.weights);
+  if (command == "weights export") return ExportWeights(common, arguments.weights);
   if (command == "completion") {
     Arguments ignored;
     std::cout << CompletionScript(*MakeParser(&ignored), arguments.shell);

@@ -9,8 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "clients/cli/commands.h"
-#include "clients/cli/store_client.h"
-#include "clients/cli/weights_view.h"
+#include "clients/cli/found_version.h"
 #include "clients/cluster/terminal.h"
 #include "services/rpc/config.h"
 #include "weightstore/client/weights_digest.h"
@@ -19,32 +18,7 @@ namespace titan::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using weightstore::v1::ListVersionsResponse;
 using weightstore::v1::VersionInfo;
-
-// One version of a job, found by name.
-struct Found {
-  std::unique_ptr<StoreClient> store;
-  std::string run_id;
-  VersionName name;
-  VersionInfo version;
-};
-
-StatusOr<Found> Find(const Common& common, const std::string& text) {
-  Found found;
-  TITAN_ASSIGN_OR_RETURN(found.name, ParseVersionName(text));
-  TITAN_ASSIGN_OR_RETURN(const auto client, ConnectTo(common));
-  TITAN_ASSIGN_OR_RETURN(const orchestrator::v1::Job job, client->Get(found.name.job));
-  found.run_id = job.run_id();
-  TITAN_ASSIGN_OR_RETURN(found.store, StoreClient::Open(common.data));
-  const auto versions = found.store->ListVersions(found.run_id);
-  if (!versions.ok() && versions.status().code() == StatusCode::kNotFound) {
-    return NotFound(found.name.job + " has no versions yet");
-  }
-  if (!versions.ok()) return versions.status();
-  TITAN_ASSIGN_OR_RETURN(found.version, ChooseVersion(*versions, found.name));
-  return found;
-}
 
 }  // namespace
 
@@ -85,9 +59,9 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
 }
 
 int ShowWeights(const Common& common, const WeightsOptions& options) {
-  auto found = Find(common, options.name);
+  auto found = FindVersion(common, options.name);
   if (!found.ok()) return Fail(found.status());
-  const auto slot = found->store->Map(found->run_id, found->version.version());
+  const auto slot = found->store->Map(found->job.run_id(), found->version.version());
   if (!slot.ok()) return Fail(slot.status());
   const weightstore::Manifest& manifest = slot->manifest();
   int64_t parameters = 0;
@@ -126,10 +100,10 @@ int ShowWeights(const Common& common, const WeightsOptions& options) {
 }
 
 int VerifyWeights(const Common& common, const WeightsOptions& options) {
-  auto found = Find(common, options.name);
+  auto found = FindVersion(common, options.name);
   if (!found.ok()) return Fail(found.status());
   const auto begin = std::chrono::steady_clock::now();
-  const auto slot = found->store->Map(found->run_id, found->version.version());
+  const auto slot = found->store->Map(found->job.run_id(), found->version.version());
   if (!slot.ok()) return Fail(slot.status());
   const int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const std::string digest =

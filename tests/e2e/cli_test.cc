@@ -177,6 +177,18 @@ TEST_F(CliTest, ChatAnswersFromARunningJobAndSaysWhatIsHeld) {
   for (int i = 0; i < 20 && shown != 0; ++i) shown = Titanctl("weights show " + job + " -o json");
   ASSERT_EQ(shown, 0) << errors_;
   EXPECT_EQ(json::parse(output_, nullptr, false)["config"]["hidden_size"], 512);
+  // Exported and imported again, the weights are the same to the last bit.
+  int exported = -1;
+  const std::string folder = Path("exported");
+  for (int i = 0; i < 20 && exported != 0; ++i) {
+    exported = Titanctl("weights export " + job + " --to " + folder + " -o json");
+  }
+  ASSERT_EQ(exported, 0) << errors_;
+  const std::string digest = json::parse(output_, nullptr, false)["weights_digest"];
+  EXPECT_EQ(Json("weights import " + folder)["weights_digest"], digest);
+  EXPECT_EQ(Titanctl("weights export " + job + " --to " + folder), 1);
+  EXPECT_NE(errors_.find("not an empty folder"), std::string::npos) << errors_;
+  EXPECT_EQ(Titanctl("weights import " + SmallDataFile()), 2);
   EXPECT_EQ(Titanctl("weights show " + job + "@999999"), 7);
   EXPECT_EQ(Titanctl("weights show " + job + "@x"), 2);
   ASSERT_EQ(Titanctl("cancel " + job + " --reason 'seen enough'"), 0) << errors_;
