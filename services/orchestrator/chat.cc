@@ -62,13 +62,15 @@ asio::awaitable<StatusOr<OrchestratorDaemon::ChatHolder>> OrchestratorDaemon::Fi
   std::string list;
   for (const uint64_t held : held_versions)
     list += (list.empty() ? "" : ", ") + std::to_string(held);
-  co_return rpc::WithReason(
-      FailedPrecondition(version.has_value()
-                             ? "no generator holds version " + std::to_string(*version)
-                             : "no generator holds a version of this job"),
-      "VERSION_NOT_HELD",
-      held_versions.empty() ? "chat while the job is RUNNING"
-                            : "versions that are held now: " + list);
+  const std::string what = version.has_value()
+                               ? "no generator holds version " + std::to_string(*version)
+                               : "no generator holds a version of this job";
+  if (held_versions.empty()) {
+    co_return rpc::WithReason(FailedPrecondition(what), "VERSION_NOT_HELD",
+                              "chat while the job is RUNNING");
+  }
+  co_return rpc::WithReason(NotFound(what), "VERSION_NOT_HELD",
+                            "versions that are held now: " + list);
 }
 
 asio::awaitable<Status> OrchestratorDaemon::Chat(
