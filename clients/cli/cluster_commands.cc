@@ -299,10 +299,10 @@ int ShowStatus(const Common& common) {
   StatusOr<orchestrator::v1::ListJobsResponse> jobs = Unavailable("not asked");
   if (address.ok()) {
     out["orchestrator"] = *address;
-    if (auto client = cluster::JobClient::Connect(*address); client.ok()) {
-      workers = (*client)->ListWorkers();
-      jobs = (*client)->ListJobs();
-    }
+    auto client = cluster::JobClient::Connect(*address);
+    if (!client.ok()) return Fail(client.status());
+    workers = (*client)->ListWorkers();
+    jobs = (*client)->ListJobs();
   }
   out["workers"] = Json::array();
   out["jobs"] = Json::array();

@@ -17,7 +17,11 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "Training steps")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Seed of the job")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of the job")
+      ->check([](const std::string& text) {
+        return text.starts_with("-") ? "must not be negative" : std::string();
+      })
+      ->capture_default_str();
   app.add_option("--output", options.output, "Folder of data, logs and result.json")
       ->capture_default_str();
   app.add_option("--model", options.model, "GGUF file of the model")->capture_default_str();
