@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # titan_fuzz(<name> USES <modules> CORPUS <files or folders, from the top of the repository or absolute>
 #            [LIBS ...]): build/tests/fuzz_<name> out of tests/fuzz/<name>_fuzz.cc; two seconds of it in
-# make test, a million mutations in make test-long. With clang, -DTITAN_LIBFUZZER=ON links libFuzzer
-# instead of the driver of this repository.
-option(TITAN_LIBFUZZER "Link libFuzzer into the fuzz targets (clang)" OFF)
+# make test, a million mutations in make test-long.
 
 function(titan_fuzz name)
   cmake_parse_arguments(PARSE_ARGV 1 F "" "" "USES;CORPUS;LIBS")
@@ -20,15 +18,10 @@ function(titan_fuzz name)
   list(REMOVE_DUPLICATES closure)
   titan_include_root(fuzz_${name} root ${closure})
   titan_targets_of(targets ${F_USES})
-  add_executable(fuzz_${name} fuzz/${name}_fuzz.cc)
+  add_executable(fuzz_${name} fuzz/${name}_fuzz.cc fuzz/driver.cc)
   set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   target_include_directories(fuzz_${name} PRIVATE ${root})
   target_link_libraries(fuzz_${name} PRIVATE ${targets} titan_core_base ${F_LIBS})
-  if(TITAN_LIBFUZZER)
-    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
-    return()
-  endif()
-  target_sources(fuzz_${name} PRIVATE fuzz/driver.cc)
   add_test(NAME unit/fuzz_${name} COMMAND fuzz_${name} --seconds 2 ${corpus})
   set_tests_properties(unit/fuzz_${name} PROPERTIES LABELS unit TIMEOUT 120)
   add_test(NAME long/fuzz_${name} COMMAND fuzz_${name} --runs 1000000 --seed 2 ${corpus})
