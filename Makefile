@@ -4,14 +4,14 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 STEPS ?= 40
 SEED ?= 1
-.PHONY: help setup build demo test test-long bench bench-kernels format clean asan tsan
+.PHONY: help setup build demo test test-long bench format clean asan tsan
 
 help:
 	@echo "make demo        train SmolLM2-135M on additions with every daemon on this machine (STEPS=$(STEPS) SEED=$(SEED))"
 	@echo "make test        build and run the tests (under 12 minutes after the build)"
 	@echo "make test-long   the heavy suites: whole model, exhaustive sweeps"
 	@echo "make build       build everything into build/ (programs in build/bin)"
-	@echo "make bench       every benchmark; make bench-<area> for one (kernels)"
+	@echo "make bench       every benchmark; make bench-<area> for one (kernels, startup)"
 	@echo "make asan        unit and golden tests under AddressSanitizer and UBSan"
 	@echo "make tsan        unit tests of what links no gRPC under ThreadSanitizer"
 	@echo "make format      clang-format all sources;  make clean  remove build/"
@@ -35,10 +35,11 @@ test: build
 test-long: build
 	@ctest --test-dir build --output-on-failure -L long
 
-bench: bench-kernels
+bench: build
+	@tools/bench.sh all
 
-bench-kernels: build
-	@tools/bench.sh kernels
+bench-%: build
+	@tools/bench.sh $*
 
 asan: setup
 	@cmake --preset asan >/dev/null

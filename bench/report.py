@@ -1,47 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/benchmarks.md from build/bench/*.json, and keeps a line a run in docs/benchmarks_history.jsonl."""
+"""report.py [AREA ...]: appends build/bench/AREA.json to bench/history/AREA.jsonl, then makes docs/benchmarks.md.
+
+Without an area it only makes the page, from the newest line of every area's history. A line is one run:
+{date, commit, cpu, cores, flags, rows}. BENCH_DATE and BENCH_COMMIT replace what the machine says.
+"""
 import datetime
 import json
+import os
 import pathlib
 import platform
+import subprocess
+import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from common import OUT, ROOT, cell, judge
+
+HISTORY = ROOT / "bench" / "history"
+PAGE = ROOT / "docs" / "benchmarks.md"
+FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+RUNS_SHOWN = 8
 
 
-def cpu():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+def machine():
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = {key.strip(): value.strip() for key, value in lines.items()}
+    flags = fields.get("flags", "").split()
+    return {"cpu": fields.get("model name", platform.processor()), "cores": os.cpu_count(),
+            "flags": [flag for flag in FLAGS if flag in flags]}
 
 
-def cell(value):
-    if value is None:
+def commit():
+    def git(*arguments):
+        return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True).stdout.strip()
+    changed = git("status", "--porcelain", "--untracked-files=no", ":!bench/history", ":!docs/benchmarks.md")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def rounded(value):
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def append(area):
+    rows = json.loads((OUT / f"{area}.json").read_text())
+    line = {"date": os.environ.get("BENCH_DATE") or datetime.date.today().isoformat(),
+            "commit": os.environ.get("BENCH_COMMIT") or commit(), **machine(),
+            "rows": [{key: rounded(value) for key, value in r.items() if value is not None} for r in rows]}
+    HISTORY.mkdir(exist_ok=True)
+    with (HISTORY / f"{area}.jsonl").open("a") as history:
+        history.write(json.dumps(line) + "\n")
+
+
+def verdict(r):
+    if r.get("bound") is None:
         return ""
-    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else f"{value:.0f}" if isinstance(
-        value, float) else str(value)
+    return "kept" if judge(r["bound"], r["ours"], r.get("ratio")) else "**missed**"
+
+
+def section(area, runs):
+    newest = runs[-1]
+    text = [f"## {area} (`make bench-{area}`)", "",
+            f"{newest['date']}, commit {newest['commit']}, {newest['cpu']}, {newest['cores']} cores"
+            + (f" ({' '.join(newest['flags'])})" if newest.get("flags") else "") + ".", "",
+            "| id | ours | peer | peer name | ours / peer | unit | bar | |", "|---|---|---|---|---|---|---|---|"]
+    for r in newest["rows"]:
+        cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio", "unit", "bound")]
+        text.append("| " + " | ".join(cells + [verdict(r)]) + " |")
+    barred = [r["id"] for r in newest["rows"] if r.get("bound")]
+    if len(runs) > 1 and barred:
+        shown = runs[-RUNS_SHOWN:]
+        text += ["", "Rows with a bar over the runs (oldest first; a ratio where there is a peer):", "",
+                 "| id | " + " | ".join(f"{run['date']} {run['commit']}" for run in shown) + " |",
+                 "|---" * (len(shown) + 1) + "|"]
+        for name in barred:
+            values = [next((r for r in run["rows"] if r["id"] == name), {}) for run in shown]
+            text.append(f"| `{name}` | " + " | ".join(cell(r.get("ratio", r.get("ours"))) for r in values) + " |")
+    return text + [""]
 
 
 def main():
-    today = datetime.date.today().isoformat()
+    for area in sys.argv[1:]:
+        append(area)
     text = [
         "# Benchmarks", "",
-        "Made by `make bench` from `build/bench/*.json`; do not edit. The machines are noisy: read the ratios, which",
-        "come from interleaved rounds of one run; `ours` and `peer` are medians.", "",
-        f"Last run: {today}, {cpu()}, {__import__('os').cpu_count()} cores.", "",
+        "Made by `bench/report.py` from `bench/history/*.jsonl`, a line a run; do not edit. The machines are noisy: read",
+        "the ratios, which come from interleaved rounds of one run; `ours` and `peer` are medians.", "",
     ]
-    for file in sorted((ROOT / "build" / "bench").glob("*.json")):
-        rows = json.loads(file.read_text())
-        text += [f"## {file.stem} (`make bench-{file.stem}`)", "",
-                 "| id | ours | peer | peer name | ours / peer | unit | bound |", "|---|---|---|---|---|---|---|"]
-        for r in rows:
-            text.append("| " + " | ".join([f"`{r['id']}`"] + [cell(r[k]) for k in
-                                          ("ours", "peer", "peer_name", "ratio", "unit", "bound")]) + " |")
-        text.append("")
-        with (ROOT / "docs" / "benchmarks_history.jsonl").open("a") as history:
-            history.write(json.dumps({"date": today, "area": file.stem, "cpu": cpu(),
-                                      "rows": {r["id"]: r["ours"] for r in rows}}) + "\n")
-    (ROOT / "docs" / "benchmarks.md").write_text("\n".join(text))
+    for file in sorted(HISTORY.glob("*.jsonl")):
+        runs = [json.loads(line) for line in file.read_text().splitlines() if line]
+        if runs:
+            text += section(file.stem, runs)
+    PAGE.write_text("\n".join(text))
 
 
 main()

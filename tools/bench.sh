@@ -1,21 +1,37 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tools/bench.sh AREA: runs the benchmarks of an area against their peers and writes build/bench/AREA.json,
-# then makes docs/benchmarks.md from every file there. The Python peers live in build/bench/venv.
+# tools/bench.sh AREA...: runs the benchmarks of each area (all: every area), adds a line a run to bench/history and
+# makes docs/benchmarks.md. Exit code 1 when an area failed or missed a bar, after all have run. An area that measures
+# against Python peers says so in its first lines; they live in build/bench/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-area=${1:?usage: tools/bench.sh AREA (kernels)}
-[ -f "bench/$area.py" ] || { echo "bench: no area '$area'; there is: $(cd bench && ls ./*.py | sed 's/^..//; s/\.py$//' | grep -v report | tr '\n' ' ')" >&2; exit 2; }
+export PYTHONDONTWRITEBYTECODE=1
+areas() { (cd bench && ls ./*.py) | sed 's/^..//; s/\.py$//' | grep -vx 'common\|report'; }
+[ $# -gt 0 ] || { echo "usage: tools/bench.sh AREA... (all, $(areas | paste -sd' '))" >&2; exit 2; }
+[ "$*" != all ] || set -- $(areas)
 
-venv=build/bench/venv
-digest=$(sha256sum bench/peers/requirements.txt | cut -c1-12)
-if [ ! -f "$venv/.complete-$digest" ]; then
-  echo "bench: installing the peers into $venv (about 1 GB)"
-  rm -rf "$venv"
-  mkdir -p build/bench
-  python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
-  touch "$venv/.complete-$digest"
-fi
-env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE "$venv/bin/python" "bench/$area.py"
-"$venv/bin/python" bench/report.py
+peers() {
+  local venv=build/bench/venv digest
+  digest=$(sha256sum bench/peers/requirements.txt | cut -c1-12)
+  if [ ! -f "$venv/.complete-$digest" ]; then
+    echo "bench: installing the peers into $venv (about 1 GB)" >&2
+    rm -rf "$venv"
+    mkdir -p build/bench
+    python3 -m venv "$venv" >&2
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r bench/peers/requirements.txt >&2
+    touch "$venv/.complete-$digest"
+  fi
+  echo "$venv/bin/python"
+}
+
+status=0
+for area in "$@"; do
+  areas | grep -qx -- "$area" || { echo "bench: no area '$area'; there is: $(areas | paste -sd' ')" >&2; exit 2; }
+  python=python3
+  if head -8 "bench/$area.py" | grep -q 'peers: yes'; then python=$(peers); fi
+  echo "bench: $area"
+  rm -f "build/bench/$area.json"
+  env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE "$python" "bench/$area.py" || status=1
+  if [ -f "build/bench/$area.json" ]; then python3 bench/report.py "$area"; fi
+done
+exit $status
