@@ -212,8 +212,17 @@ void WriteKv(Pool& pool, const AttentionShape& shape, const float* k, const floa
   const int64_t head_dim = shape.head_dim, width = shape.num_kv_heads * head_dim;
   pool.Run(static_cast<int>(segments.size()), [&](int task) {
     const Segment& segment = segments[task];
-    for (int64_t i = 0; i < segment.num_rows; ++i) {
-      const int64_t row = segment.first_row + i, position = segment.first_position + i;
+    const int64_t end = segment.first_position + segment.num_rows;
+    int64_t begin = segment.first_position;
+    const Segment* parent = nullptr;
+    if (segment.parent >= 0) {
+      parent = &segments[segment.parent];
+      TITAN_CHECK(parent->parent < 0 && parent->num_rows == begin && parent->first_position == 0);
+      begin = begin / kPageTokens * kPageTokens;
+    }
+    for (int64_t position = begin; position < end; ++position) {
+      const int64_t own = position - segment.first_position;
+      const int64_t row = own < 0 ? parent->first_row + position : segment.first_row + own;
       const int64_t slot = position % kPageTokens;
       float* page = base + segment.pages[position / kPageTokens] * PageFloats(shape);
       for (int64_t h = 0; h < shape.num_kv_heads; ++h) {

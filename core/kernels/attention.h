@@ -33,11 +33,14 @@
 //   dk_jd: per query head the chain over queries ascending of fma(ds_ij, qs_id, acc) from +0; then
 //   the heads of the group are added ascending, ((h0 + h1) + h2) ...; dv_jd likewise with fma(p_ij,
 //   dout_id, acc).
+//   Keys of a shared prefix: the segments that continue it give such a sum each, added in the order
+//   of the segments, ((c0 + c1) + c2) ...; then + the sum of the prefix's own queries.
 //
 // Shapes: q, out, dout, dq [T][num_heads * head_dim]; k, v, dk, dv [T][num_kv_heads * head_dim];
 // row_max, row_sum [T][num_heads]. Outputs must not overlap inputs. Pointers need no alignment.
-// Forward tasks are tiles of rows of one segment and kv head; a backward task is one segment and kv
-// head (working memory of a task: 4 * num_rows * head_dim floats). head_dim 1..256 (checked).
+// Forward tasks are tiles of rows of one segment and kv head; a backward task is one segment, or
+// one prefix with all that continue it, and one kv head (working memory of a task: at most 8 floats
+// a key of its longest sequence and channel). head_dim 1..256 (checked).
 #ifndef TITAN_CORE_KERNELS_ATTENTION_H_
 #define TITAN_CORE_KERNELS_ATTENTION_H_
 
@@ -60,12 +63,16 @@ inline constexpr int kMaxHeadDim = 256;
 // Rows [first_row, first_row + num_rows) of the batch are positions first_position, ... of one
 // sequence. pages[i] is the id of the page that holds positions 16i..16i+15 of that sequence, from
 // position 0; a shared prefix is page ids that several segments list. Keys of earlier positions
-// must already be there.
+// must already be there, or come with the same call: `parent` is the index, among the call's
+// segments, of one that holds exactly the positions 0 .. first_position - 1 and has no parent
+// itself. Pages that those positions fill are then the parent's; the page that they fill in part is
+// this segment's own.
 struct Segment {
   int32_t first_row = 0;
   int32_t num_rows = 0;
   int32_t first_position = 0;
   const int32_t* pages = nullptr;
+  int32_t parent = -1;  // -1: none
 };
 
 // Floats of one page of one layer: 2 * num_kv_heads * head_dim * 16.
@@ -73,8 +80,9 @@ int64_t PageFloats(const AttentionShape& shape);
 // Pages that a sequence of num_positions needs.
 int64_t NumPages(int64_t num_positions);
 
-// Stores the rows' keys (after rope) and values into the segments' pages. Segments must not write
-// the same position of the same page.
+// Stores the rows' keys (after rope) and values into the segments' pages; a parent's last positions
+// also into the page that a child begins in. Segments must not write the same position of the same
+// page.
 void WriteKv(Pool& pool, const AttentionShape& shape, const float* k, const float* v,
              std::span<const Segment> segments, float* base);
 
@@ -83,8 +91,8 @@ void AttentionForward(Pool& pool, const AttentionShape& shape, const float* q,
                       std::span<const Segment> segments, const float* base, float* out,
                       float* row_max, float* row_sum);
 
-// REQUIRES: every segment has first_position 0 and its own pages. dq, dk, dv are written for the
-// segments' rows.
+// REQUIRES: every segment has its own pages and first_position 0, or a parent. dq, dk, dv are
+// written for the segments' rows.
 void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                        std::span<const Segment> segments, const float* base, const float* out,
                        const float* dout, const float* row_max, const float* row_sum, float* dq,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backward of attention.h. One task owns one segment and one kv head, so every chain of dk and
-// dv stays in one thread. Keys and values of the segment are first laid out both ways (transposed
-// and plain), in pages of 16, because scores want keys in lanes and sums want channels in lanes.
+// The backward of attention.h. One task owns one family (a segment and those that continue it) and
+// one kv head, so every chain of dk and dv stays in one thread. Keys and values of the segment are
+// first laid out both ways (transposed and plain), in pages of 16, because scores want keys in
+// lanes and sums want channels in lanes.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -28,6 +29,13 @@ struct BackwardArguments {
   float* dq;
   float* dk;
   float* dv;
+};
+
+// A segment from position 0 and the segments whose parent it is, in their order.
+struct Family {
+  const Segment* root;
+  std::vector<const Segment*> children;
+  int64_t num_rows;  // of all
 };
 
 }  // namespace titan::kernels
@@ -71,7 +79,7 @@ HWY_INLINE void OuterBlock(const float* w, const float* x, const int64_t* first,
   }
 }
 
-// What one task works on.
+// What one task works on. Pages are of the sequence at hand, its prefix's first.
 struct HeadScratch {
   std::vector<float> keys_plain;         // [pages][16][head_dim]
   std::vector<float> values_transposed;  // [pages][head_dim][16]
@@ -80,17 +88,15 @@ struct HeadScratch {
   int64_t width;
 };
 
-void LayOut(const BackwardArguments& a, const Segment& segment, int64_t kv_head,
+// For a sequence of the segment whose first `kept` pages were laid out before.
+void LayOut(const BackwardArguments& a, const Segment& segment, int64_t kv_head, int64_t kept,
             HeadScratch* scratch) {
   const int64_t head_dim = a.shape->head_dim;
   const int64_t page_floats =
       2 * static_cast<int64_t>(a.shape->num_kv_heads) * head_dim * kPageTokens;
   const int64_t half = head_dim * kPageTokens;
-  const int64_t num_pages = (segment.num_rows + kPageTokens - 1) / kPageTokens;
-  scratch->width = (head_dim + kPageTokens - 1) / kPageTokens * kPageTokens;
-  scratch->keys_plain.resize(num_pages * half);
-  scratch->values_transposed.resize(num_pages * half);
-  for (int64_t p = 0; p < num_pages; ++p) {
+  const int64_t num_pages = NumPages(segment.first_position + segment.num_rows);
+  for (int64_t p = kept; p < num_pages; ++p) {
     const float* keys = a.base + segment.pages[p] * page_floats + kv_head * 2 * half;
     const float* values = keys + half;
     float* plain = scratch->keys_plain.data() + p * half;
@@ -101,12 +107,29 @@ void LayOut(const BackwardArguments& a, const Segment& segment, int64_t kv_head,
         transposed[d * kPageTokens + j] = values[j * head_dim + d];
       }
     }
-    scratch->keys_t.push_back(keys);
-    scratch->keys_p.push_back(plain);
-    scratch->values_t.push_back(transposed);
+    scratch->keys_t[p] = keys;
+    scratch->keys_p[p] = plain;
+    scratch->values_t[p] = transposed;
   }
-  scratch->dk.resize(num_pages * kPageTokens * scratch->width);
-  scratch->dv.resize(num_pages * kPageTokens * scratch->width);
+}
+
+HeadScratch ScratchFor(const BackwardArguments& a, const Family& family) {
+  const int64_t head_dim = a.shape->head_dim;
+  int64_t keys = family.root->num_rows;
+  for (const Segment* child : family.children) {
+    keys = std::max<int64_t>(keys, child->first_position + child->num_rows);
+  }
+  const int64_t num_pages = NumPages(keys);
+  HeadScratch scratch;
+  scratch.width = (head_dim + kPageTokens - 1) / kPageTokens * kPageTokens;
+  scratch.keys_plain.resize(num_pages * kPageTokens * head_dim);
+  scratch.values_transposed.resize(num_pages * kPageTokens * head_dim);
+  scratch.keys_t.resize(num_pages);
+  scratch.keys_p.resize(num_pages);
+  scratch.values_t.resize(num_pages);
+  scratch.dk.resize(num_pages * kPageTokens * scratch.width);
+  scratch.dv.resize(num_pages * kPageTokens * scratch.width);
+  return scratch;
 }
 
 // Rows i .. i+R-1 of one query head: dq of the rows, and their terms of the head's dk and dv
@@ -132,7 +155,8 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
     inverse[r] = 1.0f / a.row_sum[pair];
     delta[r] = RowSumProductVector(a.dout + at[r], a.out + at[r], head_dim);
   }
-  const int64_t visible = i + R;  // keys that the last row sees
+  const int64_t position = segment.first_position + i;  // of the first row
+  const int64_t visible = position + R;                 // keys that the last row sees
   alignas(64) float p[R * kKeyBlock], ds[R * kKeyBlock];
   for (int64_t block = 0; block < visible; block += kKeyBlock) {
     const int64_t keys = std::min(kKeyBlock, visible - block);
@@ -142,7 +166,7 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
     ScoreBlock<R>(dout, width, head_dim, scratch->values_t.data() + first_page, num_pages, ds);
     int64_t count[R], first[kKeyBlock];
     for (int r = 0; r < R; ++r) {
-      count[r] = std::min(kKeyBlock, i + r + 1 - block);
+      count[r] = std::min(kKeyBlock, position + r + 1 - block);
       const FloatVec row_max = Broadcast(max[r]), row_inverse = Broadcast(inverse[r]);
       const FloatVec row_delta = Broadcast(delta[r]);
       for (int64_t j = 0; j < num_pages * kPageTokens; j += kLanes) {
@@ -153,7 +177,7 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
         Store(hn::Mul(weight, hn::Sub(Load(ds_at), row_delta)), ds_at);
       }
     }
-    for (int64_t j = 0; j < keys; ++j) first[j] = std::max<int64_t>(0, block + j - i);
+    for (int64_t j = 0; j < keys; ++j) first[j] = std::max<int64_t>(0, block + j - position);
     SumBlockRagged<R>(ds, scratch->keys_p.data() + first_page, count, head_dim, dq, width);
     OuterBlock<R>(ds, qs, first, keys, width, scratch->dk.data() + block * width);
     OuterBlock<R>(p, dout, first, keys, width, scratch->dv.data() + block * width);
@@ -165,38 +189,72 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
   }
 }
 
-// to[j][.] = from[j][.] for the first head of the group, else to + from.
-void AddHead(const std::vector<float>& from, int64_t rows, int64_t width, int64_t head_dim,
-             bool first, float* to, int64_t ldto) {
+// to[j][.] = from[j][.] for the first term of a sum, else to + from.
+void AddTerm(const float* from, int64_t rows, int64_t width, int64_t head_dim, bool first,
+             float* to, int64_t ldto) {
   for (int64_t j = 0; j < rows; ++j) {
     for (int64_t d = 0; d < head_dim; d += kLanes) {
-      const FloatVec value = Load(from.data() + j * width + d);
+      const FloatVec value = Load(from + j * width + d);
       float* place = to + j * ldto + d;
       StorePart(first ? value : hn::Add(LoadPart(place, head_dim - d), value), place, head_dim - d);
     }
   }
 }
 
-void BackwardKvHead(const BackwardArguments& a, const Segment& segment, int64_t kv_head) {
-  const int64_t head_dim = a.shape->head_dim;
+// The sums over the heads of one segment: its own keys into dk and dv, those of its prefix into
+// prefix_dk and prefix_dv ([first_position][width]).
+void BackwardSegment(const BackwardArguments& a, const Segment& segment, int64_t kv_head,
+                     HeadScratch* scratch, float* prefix_dk, float* prefix_dv) {
+  const int64_t head_dim = a.shape->head_dim, width = scratch->width;
   const int64_t group = a.shape->num_heads / a.shape->num_kv_heads;
   const int64_t ldkv = a.shape->num_kv_heads * head_dim;
-  HeadScratch scratch;
-  LayOut(a, segment, kv_head, &scratch);
+  const int64_t prefix = segment.first_position;
+  const int64_t keys = prefix + segment.num_rows;
+  const int64_t at = segment.first_row * ldkv + kv_head * head_dim;
   for (int64_t h = 0; h < group; ++h) {
-    std::fill(scratch.dk.begin(), scratch.dk.end(), 0.0f);
-    std::fill(scratch.dv.begin(), scratch.dv.end(), 0.0f);
+    std::fill_n(scratch->dk.begin(), keys * width, 0.0f);
+    std::fill_n(scratch->dv.begin(), keys * width, 0.0f);
     for (int64_t i = 0; i < segment.num_rows;) {
       const int rows = NextTileRows(segment.num_rows - i);
       WithRows(rows, [&](auto count) {
-        BackwardTile<decltype(count)::value>(a, segment, kv_head * group + h, i, &scratch);
+        BackwardTile<decltype(count)::value>(a, segment, kv_head * group + h, i, scratch);
       });
       i += rows;
     }
-    const int64_t at = segment.first_row * ldkv + kv_head * head_dim;
-    AddHead(scratch.dk, segment.num_rows, scratch.width, head_dim, h == 0, a.dk + at, ldkv);
-    AddHead(scratch.dv, segment.num_rows, scratch.width, head_dim, h == 0, a.dv + at, ldkv);
+    const float* dk = scratch->dk.data();
+    const float* dv = scratch->dv.data();
+    AddTerm(dk, prefix, width, width, h == 0, prefix_dk, width);
+    AddTerm(dv, prefix, width, width, h == 0, prefix_dv, width);
+    AddTerm(dk + prefix * width, segment.num_rows, width, head_dim, h == 0, a.dk + at, ldkv);
+    AddTerm(dv + prefix * width, segment.num_rows, width, head_dim, h == 0, a.dv + at, ldkv);
   }
+}
+
+void BackwardFamily(const BackwardArguments& a, const Family& family, int64_t kv_head) {
+  HeadScratch scratch = ScratchFor(a, family);
+  const Segment& root = *family.root;
+  if (family.children.empty()) {
+    LayOut(a, root, kv_head, 0, &scratch);
+    return BackwardSegment(a, root, kv_head, &scratch, nullptr, nullptr);
+  }
+  const int64_t head_dim = a.shape->head_dim, width = scratch.width;
+  const size_t floats = static_cast<size_t>(root.num_rows * width);
+  std::vector<float> child_dk(floats), child_dv(floats), sum_dk(floats), sum_dv(floats);
+  int64_t kept = 0;
+  for (const Segment* child : family.children) {
+    LayOut(a, *child, kv_head, kept, &scratch);
+    kept = root.num_rows / kPageTokens;  // pages that all of the family list
+    BackwardSegment(a, *child, kv_head, &scratch, child_dk.data(), child_dv.data());
+    const bool first = child == family.children.front();
+    AddTerm(child_dk.data(), root.num_rows, width, width, first, sum_dk.data(), width);
+    AddTerm(child_dv.data(), root.num_rows, width, width, first, sum_dv.data(), width);
+  }
+  LayOut(a, root, kv_head, kept, &scratch);
+  BackwardSegment(a, root, kv_head, &scratch, nullptr, nullptr);
+  const int64_t ldkv = a.shape->num_kv_heads * head_dim;
+  const int64_t at = root.first_row * ldkv + kv_head * head_dim;
+  AddTerm(sum_dk.data(), root.num_rows, width, head_dim, false, a.dk + at, ldkv);
+  AddTerm(sum_dv.data(), root.num_rows, width, head_dim, false, a.dv + at, ldkv);
 }
 
 }  // namespace titan::kernels::HWY_NAMESPACE
@@ -205,6 +263,30 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace titan::kernels {
+namespace {
+
+std::vector<Family> FamiliesOf(std::span<const Segment> segments) {
+  std::vector<Family> families;
+  std::vector<size_t> family_of(segments.size(), 0);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    if (segment.parent >= 0) continue;
+    TITAN_CHECK(segment.first_position == 0);
+    family_of[i] = families.size();
+    families.push_back({&segment, {}, segment.num_rows});
+  }
+  for (const Segment& segment : segments) {
+    if (segment.parent < 0) continue;
+    const Segment& parent = segments[segment.parent];
+    TITAN_CHECK(parent.parent < 0 && parent.num_rows == segment.first_position);
+    Family& family = families[family_of[segment.parent]];
+    family.children.push_back(&segment);
+    family.num_rows += segment.num_rows;
+  }
+  return families;
+}
+
+}  // namespace
 
 void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                        std::span<const Segment> segments, const float* base, const float* out,
@@ -212,16 +294,14 @@ void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                        float* dk, float* dv) {
   TITAN_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim);
   TITAN_CHECK(shape.num_kv_heads >= 1 && shape.num_heads % shape.num_kv_heads == 0);
-  for (const Segment& segment : segments) TITAN_CHECK(segment.first_position == 0);
   const BackwardArguments arguments{&shape, q, base, out, dout, row_max, row_sum, dq, dk, dv};
-  const auto run = TITAN_DISPATCH(BackwardKvHead);
+  const auto run = TITAN_DISPATCH(BackwardFamily);
   // Longest first, so that the last tasks are short; the order of tasks changes no bit.
-  std::vector<const Segment*> order;
-  for (const Segment& segment : segments) order.push_back(&segment);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const Segment* x, const Segment* y) { return x->num_rows > y->num_rows; });
-  pool.Run(static_cast<int>(order.size()) * shape.num_kv_heads, [&](int task) {
-    run(arguments, *order[task / shape.num_kv_heads], task % shape.num_kv_heads);
+  std::vector<Family> families = FamiliesOf(segments);
+  std::stable_sort(families.begin(), families.end(),
+                   [](const Family& x, const Family& y) { return x.num_rows > y.num_rows; });
+  pool.Run(static_cast<int>(families.size()) * shape.num_kv_heads, [&](int task) {
+    run(arguments, families[task / shape.num_kv_heads], task % shape.num_kv_heads);
   });
 }
 

@@ -89,14 +89,25 @@ std::vector<float> Scaled(const float* q, const AttentionShape& shape) {
   return qs;
 }
 
+void AddTerm(std::vector<float>& sum, const std::vector<float>& term) {
+  if (sum.empty()) {
+    sum = term;
+  } else {
+    for (size_t i = 0; i < term.size(); ++i) sum[i] = sum[i] + term[i];
+  }
+}
+
 }  // namespace
 
 void WriteKv(const AttentionShape& shape, const float* k, const float* v,
              std::span<const Segment> segments, float* base) {
   const int64_t width = static_cast<int64_t>(shape.num_kv_heads) * shape.head_dim;
   for (const Segment& segment : segments) {
-    for (int64_t i = 0; i < segment.num_rows; ++i) {
-      const int64_t row = segment.first_row + i, position = segment.first_position + i;
+    const int64_t tail = segment.parent < 0 ? 0 : segment.first_position % kPageTokens;
+    for (int64_t i = -tail; i < segment.num_rows; ++i) {
+      const int64_t position = segment.first_position + i;
+      const int64_t row =
+          i < 0 ? segments[segment.parent].first_row + position : segment.first_row + i;
       const int64_t slot = position % kPageTokens;
       float* page = base + segment.pages[position / kPageTokens] * PageFloats(shape);
       for (int h = 0; h < shape.num_kv_heads; ++h) {
@@ -143,18 +154,21 @@ void AttentionBackward(const AttentionShape& shape, const float* q,
   const int head_dim = shape.head_dim, group = shape.num_heads / shape.num_kv_heads;
   const int64_t width = static_cast<int64_t>(shape.num_heads) * head_dim;
   const int64_t kv_width = static_cast<int64_t>(shape.num_kv_heads) * head_dim;
+  // Of each segment, what those that continue it give to its keys.
+  std::vector<std::vector<float>> dk_prefix(segments.size()), dv_prefix(segments.size());
   for (const Segment& segment : segments) {
-    const int64_t n = segment.num_rows;
+    const int64_t prefix = segment.first_position, n = prefix + segment.num_rows;
+    std::vector<float> dk_all(n * kv_width), dv_all(n * kv_width);
     for (int h = 0; h < shape.num_heads; ++h) {
       const KeyView keys{shape, segment, base, h / group};
       std::vector<float> dk_head(n * head_dim, 0.0f), dv_head(n * head_dim, 0.0f);
-      for (int64_t i = 0; i < n; ++i) {
+      for (int64_t i = 0; i < segment.num_rows; ++i) {
         const int64_t row = segment.first_row + i, at = row * width + h * head_dim;
         const std::vector<float> qs = Scaled(q + at, shape);
         const float delta = RowSumProduct(dout + at, out + at, head_dim);
         const float inverse = 1.0f / row_sum[row * shape.num_heads + h];
         std::vector<float> chain(head_dim, 0.0f);
-        for (int64_t j = 0; j <= i; ++j) {
+        for (int64_t j = 0; j <= prefix + i; ++j) {
           const float p = DExp(keys.Score(qs, j) - row_max[row * shape.num_heads + h]) * inverse;
           float dp = 0.0f;
           for (int d = 0; d < head_dim; ++d) dp = std::fma(dout[at + d], keys.Value(j, d), dp);
@@ -169,12 +183,26 @@ void AttentionBackward(const AttentionShape& shape, const float* q,
       }
       for (int64_t j = 0; j < n; ++j) {
         for (int d = 0; d < head_dim; ++d) {
-          const int64_t to = (segment.first_row + j) * kv_width + (h / group) * head_dim + d;
+          const int64_t to = j * kv_width + (h / group) * head_dim + d;
           const float dk_value = dk_head[j * head_dim + d], dv_value = dv_head[j * head_dim + d];
-          dk[to] = h % group == 0 ? dk_value : dk[to] + dk_value;
-          dv[to] = h % group == 0 ? dv_value : dv[to] + dv_value;
+          dk_all[to] = h % group == 0 ? dk_value : dk_all[to] + dk_value;
+          dv_all[to] = h % group == 0 ? dv_value : dv_all[to] + dv_value;
         }
       }
+    }
+    const int64_t own = prefix * kv_width;
+    std::copy(dk_all.begin() + own, dk_all.end(), dk + segment.first_row * kv_width);
+    std::copy(dv_all.begin() + own, dv_all.end(), dv + segment.first_row * kv_width);
+    if (segment.parent < 0) continue;
+    dk_all.resize(own), dv_all.resize(own);
+    AddTerm(dk_prefix[segment.parent], dk_all);
+    AddTerm(dv_prefix[segment.parent], dv_all);
+  }
+  for (size_t s = 0; s < segments.size(); ++s) {
+    for (size_t i = 0; i < dk_prefix[s].size(); ++i) {
+      const int64_t at = segments[s].first_row * kv_width + static_cast<int64_t>(i);
+      dk[at] = dk[at] + dk_prefix[s][i];
+      dv[at] = dv[at] + dv_prefix[s][i];
     }
   }
 }

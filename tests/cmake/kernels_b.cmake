@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(kernels_ops_test LABEL unit TIMEOUT 120
-  SOURCES unit/core/kernels/attention_test.cc unit/core/kernels/elementary_test.cc
+  SOURCES unit/core/kernels/attention_prefix_test.cc unit/core/kernels/attention_test.cc unit/core/kernels/elementary_test.cc
     unit/core/kernels/ops_test.cc unit/core/kernels/sampling_test.cc unit/core/kernels/units_test.cc
   USES core/kernels)
 # The same binary over all 2^32 inputs of every one-argument function.
