@@ -74,6 +74,10 @@ void CheckTraining(const JobSpec::Training& t, Checker& check) {
     check.Problem("training.shards",
                   "is " + std::to_string(t.shards) + "; valid: a power of two, 1 to 1024");
   }
+  if (t.shared_group_tokens > 1u << 20) {
+    check.Problem("training.shared_group_tokens",
+                  "is " + std::to_string(t.shared_group_tokens) + "; valid: 0 to 1048576");
+  }
 }
 
 void CheckSchedule(const JobSpec& spec, Checker& check) {

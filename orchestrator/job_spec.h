@@ -73,6 +73,7 @@ struct JobSpec {
     double weight_decay = 0.0;
     double max_gradient_norm = 1.0;
     uint32_t shards = 1;
+    uint32_t shared_group_tokens = 1024;
   } training;
 
   struct Evaluation {

@@ -56,12 +56,20 @@ Status ValidateConfig(const TrainConfig& config) {
     return InvalidArgument(
         "training.kl: the trainer has no reference log-probs; leave the KL term out");
   }
-  // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample it began
-  // with.
-  const int64_t needed = config.max_sequence_tokens + kernels::kUnitTokens - 1;
-  if (config.max_pack_rows < needed) {
-    return InvalidArgument("max_pack_tokens: must be at least max_sequence_tokens + 1023 = " +
-                           std::to_string(needed));
+  // A unit is shorter than 2048 tokens; a stretch that may not be cut ends with the sample or the
+  // group that it began with.
+  const auto fits = [&](const char* field, int64_t tokens) -> Status {
+    const int64_t needed = tokens + kernels::kUnitTokens - 1;
+    if (config.max_pack_rows >= needed) return OkStatus();
+    return InvalidArgument("max_pack_tokens: is " + std::to_string(config.max_pack_rows) +
+                           ", must be at least " + field + " + 1023 = " + std::to_string(needed));
+  };
+  TITAN_RETURN_IF_ERROR(fits("max_sequence_tokens", config.max_sequence_tokens));
+  if (config.shared_group_tokens < 0) {
+    return InvalidArgument("training.shared_group_tokens: must not be negative");
+  }
+  if (config.shared_group_tokens > 0) {
+    TITAN_RETURN_IF_ERROR(fits("training.shared_group_tokens", config.shared_group_tokens));
   }
   return OkStatus();
 }
@@ -70,24 +78,79 @@ model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
   model::TrainableDecoder::Limits limits;
   limits.max_rows = config.max_pack_rows;
   limits.max_head_rows = config.max_pack_rows;
-  limits.max_samples = config.max_pack_rows / 2 + 1;  // a sample has at least two tokens
+  limits.max_runs = config.max_pack_rows;
   limits.backward = true;
   return limits;
 }
 
 }  // namespace
 
-// Samples of one pack, laid end to end.
+// Items of one pack, laid end to end.
 struct TrainRun::PackedBatch {
   std::vector<const TrainingSample*> samples;
   std::vector<int32_t> tokens;
-  std::vector<int32_t> lengths;
+  std::vector<int32_t> run_lengths;
+  std::vector<int32_t> run_parents;
   std::vector<int32_t> rows;     // those that predict a reply token
   std::vector<int32_t> targets;  // parallel to rows
+  // Of each reply token, samples end to end: the index in rows of the one that predicts it.
+  std::vector<int32_t> predicted_by;
   std::span<const kernels::RowRange> units;
 
-  model::TrainBatch view() const { return {tokens, lengths, rows, targets, units}; }
+  model::TrainBatch view() const {
+    return {tokens, run_lengths, run_parents, rows, targets, units};
+  }
+
+  void AddSample(const TrainingSample& sample);
+  void AddGroup(std::span<const TrainingSample* const> group);
+
+ private:
+  void Predict(int32_t row, TokenId target) {
+    rows.push_back(row);
+    targets.push_back(target);
+  }
+  int32_t AddRun(std::span<const TokenId> first, std::span<const TokenId> second, int32_t parent) {
+    const auto first_row = static_cast<int32_t>(tokens.size());
+    tokens.insert(tokens.end(), first.begin(), first.end());
+    tokens.insert(tokens.end(), second.begin(), second.end());
+    run_lengths.push_back(static_cast<int32_t>(first.size() + second.size()));
+    run_parents.push_back(parent);
+    return first_row;
+  }
 };
+
+void TrainRun::PackedBatch::AddSample(const TrainingSample& sample) {
+  samples.push_back(&sample);
+  const int32_t first_row = AddRun(sample.prompt, sample.reply, -1);
+  const auto prompt_size = static_cast<int32_t>(sample.prompt.size());
+  for (size_t t = 0; t < sample.reply.size(); ++t) {
+    predicted_by.push_back(static_cast<int32_t>(rows.size()));
+    Predict(first_row + prompt_size - 1 + static_cast<int32_t>(t), sample.reply[t]);
+  }
+}
+
+// The replies in order, then the prompt, whose last row predicts the first token of each of them.
+void TrainRun::PackedBatch::AddGroup(std::span<const TrainingSample* const> group) {
+  const auto parent = static_cast<int32_t>(run_lengths.size() + group.size());
+  const size_t first_token = predicted_by.size();
+  for (const TrainingSample* sample : group) {
+    samples.push_back(sample);
+    const int32_t first_row = AddRun(sample->reply, {}, parent);
+    predicted_by.push_back(0);  // set below
+    for (size_t t = 1; t < sample->reply.size(); ++t) {
+      predicted_by.push_back(static_cast<int32_t>(rows.size()));
+      Predict(first_row + static_cast<int32_t>(t) - 1, sample->reply[t]);
+    }
+  }
+  const std::vector<TokenId>& prompt = group.front()->prompt;
+  const int32_t branch = AddRun(prompt, {}, -1) + static_cast<int32_t>(prompt.size()) - 1;
+  size_t token = first_token;
+  for (const TrainingSample* sample : group) {
+    predicted_by[token] = static_cast<int32_t>(rows.size());
+    Predict(branch, sample->reply.front());
+    token += sample->reply.size();
+  }
+}
 
 TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
                    Clock clock)
@@ -170,31 +233,25 @@ Status TrainRun::CheckSample(const TrainingSample& sample) const {
   return OkStatus();
 }
 
-StatusOr<std::vector<Pack>> TrainRun::Packs(std::span<const TrainingSample* const> samples) const {
-  std::vector<int64_t> lengths;
-  lengths.reserve(samples.size());
-  for (const TrainingSample* sample : samples) {
-    TITAN_RETURN_IF_ERROR(CheckSample(*sample));
-    lengths.push_back(sample->length());
-  }
-  return PackShard(lengths, config_.max_pack_rows);
+Status TrainRun::LayPacks(Shard* shard) const {
+  for (const TrainingSample* sample : shard->samples) TITAN_RETURN_IF_ERROR(CheckSample(*sample));
+  shard->items = ItemsOf(shard->samples, config_.shared_group_tokens);
+  TITAN_ASSIGN_OR_RETURN(shard->packs, PackShard(shard->items, config_.max_pack_rows));
+  return OkStatus();
 }
 
-TrainRun::PackedBatch TrainRun::Lay(std::span<const TrainingSample* const> samples,
-                                    const Pack& pack) const {
+TrainRun::PackedBatch TrainRun::Lay(const Shard& shard, const Pack& pack) const {
   PackedBatch batch;
   batch.units = pack.units;
-  for (int64_t i = 0; i < pack.num_samples; ++i) {
-    const TrainingSample* sample = samples[static_cast<size_t>(pack.first_sample + i)];
-    const auto first_row = static_cast<int32_t>(batch.tokens.size());
-    batch.samples.push_back(sample);
-    batch.lengths.push_back(static_cast<int32_t>(sample->length()));
-    batch.tokens.insert(batch.tokens.end(), sample->prompt.begin(), sample->prompt.end());
-    batch.tokens.insert(batch.tokens.end(), sample->reply.begin(), sample->reply.end());
-    const auto prompt_size = static_cast<int32_t>(sample->prompt.size());
-    for (size_t t = 0; t < sample->reply.size(); ++t) {
-      batch.rows.push_back(first_row + prompt_size - 1 + static_cast<int32_t>(t));
-      batch.targets.push_back(sample->reply[t]);
+  for (int64_t i = 0; i < pack.num_items; ++i) {
+    const PackItem& item = shard.items[static_cast<size_t>(pack.first_item + i)];
+    const auto samples =
+        std::span(shard.samples)
+            .subspan(static_cast<size_t>(item.first_sample), static_cast<size_t>(item.num_samples));
+    if (item.shares_prompt) {
+      batch.AddGroup(samples);
+    } else {
+      batch.AddSample(*samples.front());
     }
   }
   return batch;
@@ -228,21 +285,26 @@ void TrainRun::CompareBits(const PackedBatch& batch, std::span<const float> log_
 // The one forward of this class: what Compare compares is what Update differentiates.
 Status TrainRun::TrainingForward(const model::Weights& weights, const PackedBatch& batch,
                                  std::span<float> log_probs) {
-  return trainable_->Forward(weights, batch.view(), inverse_temperature_, /*keep=*/true, log_probs,
-                             {});
+  std::vector<float> by_row(batch.rows.size());
+  TITAN_RETURN_IF_ERROR(trainable_->Forward(weights, batch.view(), inverse_temperature_,
+                                            /*keep=*/true, by_row, {}));
+  for (size_t i = 0; i < log_probs.size(); ++i) {
+    log_probs[i] = by_row[static_cast<size_t>(batch.predicted_by[i])];
+  }
+  return OkStatus();
 }
 
 StatusOr<ParityResult> TrainRun::Compare(const void* slot,
                                          std::span<const TrainingSample> samples) {
   const kernels::NumericThread numeric;
   ParityResult result;
-  std::vector<const TrainingSample*> compared;
+  Shard compared;
   for (const TrainingSample& sample : samples) {
-    if (sample.compared) compared.push_back(&sample);
+    if (sample.compared) compared.samples.push_back(&sample);
   }
-  TITAN_ASSIGN_OR_RETURN(const std::vector<Pack> packs, Packs(compared));
+  TITAN_RETURN_IF_ERROR(LayPacks(&compared));
   const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
-  for (const Pack& pack : packs) {
+  for (const Pack& pack : compared.packs) {
     const PackedBatch batch = Lay(compared, pack);
     std::vector<float> log_probs(batch.targets.size());
     TITAN_RETURN_IF_ERROR(TrainingForward(weights, batch, log_probs));
@@ -251,14 +313,13 @@ StatusOr<ParityResult> TrainRun::Compare(const void* slot,
   return result;
 }
 
-Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
-                                 std::span<const Pack> packs, const UpdateCounts& counts,
-                                 bool compare, float* gradient, UpdateResult* result) {
+Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts, bool compare,
+                                 float* gradient, UpdateResult* result) {
   TITAN_ASSIGN_OR_RETURN(const void* slot, ForwardSlot());
   const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
   const model::GradientBuffers buffers{gradient, tied_embedding_.get()};
-  for (const Pack& pack : packs) {
-    const PackedBatch batch = Lay(samples, pack);
+  for (const Pack& pack : shard.packs) {
+    const PackedBatch batch = Lay(shard, pack);
     std::vector<float> log_probs(batch.targets.size());
     std::vector<float> derivative(batch.targets.size());
     const double start = clock_();
@@ -283,7 +344,11 @@ Status TrainRun::AccumulateShard(std::span<const TrainingSample* const> samples,
       result->ratio_max = std::max(result->ratio_max, loss.ratio_max);
       result->clip_fraction += static_cast<double>(loss.clipped_tokens);
     }
-    TITAN_RETURN_IF_ERROR(trainable_->Backward(derivative, buffers));
+    std::vector<float> by_row(derivative.size());
+    for (size_t i = 0; i < derivative.size(); ++i) {
+      by_row[static_cast<size_t>(batch.predicted_by[i])] = derivative[i];
+    }
+    TITAN_RETURN_IF_ERROR(trainable_->Backward(by_row, buffers));
     result->forward_seconds += middle - start;
     result->backward_seconds += clock_() - middle;
   }
@@ -347,7 +412,7 @@ StatusOr<std::vector<TrainRun::Shard>> TrainRun::Shards(std::span<const Training
     shards[static_cast<size_t>(shard)].samples.push_back(&sample);
   }
   for (Shard& shard : shards) {
-    TITAN_ASSIGN_OR_RETURN(shard.packs, Packs(shard.samples));
+    TITAN_RETURN_IF_ERROR(LayPacks(&shard));
   }
   return shards;
 }
@@ -384,8 +449,7 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
     float* gradient = gradients_[open++].get();
     std::memset(gradient, 0, slot_bytes);
     const Shard& part = shards[static_cast<size_t>(shard)];
-    TITAN_RETURN_IF_ERROR(
-        AccumulateShard(part.samples, part.packs, counts, compare, gradient, &result));
+    TITAN_RETURN_IF_ERROR(AccumulateShard(part, counts, compare, gradient, &result));
     for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
       --open;
       kernels::AddInto(pool_, decoder_.master_table().slot_floats(), gradients_[open - 1].get(),

@@ -44,6 +44,9 @@ struct TrainConfig {
   double temperature = 1.0;
   int64_t max_pack_rows = 2048;
   int64_t max_sequence_tokens = 1024;
+  // A group whose prompt and replies together have at most this many tokens computes its prompt
+  // once, forward and backward: another order of the gradients' sums, the same log-probs. 0: never.
+  int64_t shared_group_tokens = 1024;
 };
 
 struct ParityDifference {
@@ -71,7 +74,7 @@ struct UpdateResult {
   double ratio_mean = 0.0;
   int64_t tokens_trained = 0;
   int64_t sample_tokens_max = 0;  // prompt and reply of the longest trained sample
-  ParityResult parity;  // of the loss's own forward, when asked for
+  ParityResult parity;            // of the loss's own forward, when asked for
   double forward_seconds = 0.0;
   double backward_seconds = 0.0;
   double optimizer_seconds = 0.0;
@@ -117,8 +120,10 @@ class TrainRun {
 
  private:
   struct PackedBatch;
+  // Samples in plan order and how they are laid into packs.
   struct Shard {
     std::vector<const TrainingSample*> samples;
+    std::vector<PackItem> items;
     std::vector<Pack> packs;
   };
 
@@ -128,14 +133,14 @@ class TrainRun {
   Status CheckSample(const TrainingSample& sample) const;
   StatusOr<std::vector<Shard>> Shards(std::span<const TrainingSample> samples,
                                       int64_t num_groups) const;
-  StatusOr<std::vector<Pack>> Packs(std::span<const TrainingSample* const> samples) const;
-  PackedBatch Lay(std::span<const TrainingSample* const> samples, const Pack& pack) const;
+  Status LayPacks(Shard* shard) const;
+  PackedBatch Lay(const Shard& shard, const Pack& pack) const;
   void CompareBits(const PackedBatch& batch, std::span<const float> log_probs,
                    ParityResult* result) const;
+  // log_probs: of the samples' replies end to end.
   Status TrainingForward(const model::Weights& weights, const PackedBatch& batch,
                          std::span<float> log_probs);
-  Status AccumulateShard(std::span<const TrainingSample* const> samples,
-                         std::span<const Pack> packs, const UpdateCounts& counts, bool compare,
+  Status AccumulateShard(const Shard& shard, const UpdateCounts& counts, bool compare,
                          float* gradient, UpdateResult* result);
   Status Step(float* gradient, UpdateResult* result);
   void ForBlocks(int64_t bytes, const std::function<void(int64_t begin, int64_t count)>& body);

@@ -215,6 +215,16 @@ Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch) {
                              Number(segment.num_rows - 1) + " more do not fit into a context of " +
                              Number(context.decoder.max_positions()) + ", or it has no pages");
     }
+    if (segment.parent >= 0) {
+      const bool exists = segment.parent < static_cast<int64_t>(batch.segments.size());
+      const kernels::Segment* parent =
+          exists ? &batch.segments[static_cast<size_t>(segment.parent)] : nullptr;
+      if (!exists || parent->parent >= 0 || parent->first_position != 0 ||
+          parent->num_rows != segment.first_position) {
+        return InvalidArgument(name + ": segment " + Number(segment.parent) +
+                               " does not hold exactly the positions before it");
+      }
+    }
     for (int64_t i = 0; i < segment.num_rows; ++i) {
       if (batch.positions[static_cast<size_t>(next + i)] != segment.first_position + i) {
         return InvalidArgument("batch: position of row " + Number(next + i) +

@@ -46,7 +46,7 @@ namespace titan::model {
 
 // Rows of one call. Segments lie one after another and cover rows 0..T-1 exactly; a segment is
 // consecutive positions of one sequence, its page list reaching to its last position. Positions
-// before a segment's first one must already lie in those pages.
+// before a segment's first one must already lie in those pages, or in the rows of its parent.
 struct ForwardBatch {
   std::span<const int32_t> tokens;             // [T]
   std::span<const int32_t> positions;          // [T], from the sequence's own start
@@ -160,8 +160,8 @@ struct BlockActivations {
 };
 
 // InvalidArgument: naming the row or segment, for token ids outside the vocabulary, positions
-// beyond max_positions or not consecutive, segments that do not cover the rows, more rows than the
-// workspace has.
+// beyond max_positions or not consecutive, segments that do not cover the rows, a parent that does
+// not hold the positions before, more rows than the workspace has.
 Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch);
 
 // x [T][H] = rows of the embedding.
@@ -173,10 +173,10 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
                   const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved);
 
-// Backward of one layer for segments that start at position 0. dx [T][H]: gradient of the block's
-// output on entry, of its input on return. kv: pages as in BlockForward, written again from `saved`
-// (so one layer's pages serve all layers). units: row ranges that cover 0..T-1 ascending
-// (numerics.md section 7); each adds its chain to the gradients in order.
+// Backward of one layer for segments that start at position 0 or have a parent. dx [T][H]: gradient
+// of the block's output on entry, of its input on return. kv: pages as in BlockForward, written
+// again from `saved` (so one layer's pages serve all layers). units: row ranges that cover 0..T-1
+// ascending (numerics.md section 7); each adds its chain to the gradients in order.
 void BlockBackward(const DecoderContext& context, const Weights& weights, int layer,
                    const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,
                    const BlockActivations& saved, float* dx, const Gradients& gradients);
@@ -192,8 +192,8 @@ void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
 void FinalNorm(const DecoderContext& context, const Weights& weights, const float* x,
                std::span<const int32_t> rows, float* hidden, float* inverse_rms);
 
-// dx [T][H] is overwritten: zero but for the named rows (distinct). head_units: ranges over the R
-// rows.
+// dx [T][H] is overwritten: zero but for the named rows (not descending). A row that is named again
+// gets the sum of what its names give, in their order. head_units: ranges over the R rows.
 void FinalNormBackward(const DecoderContext& context, const Weights& weights, const float* x,
                        int64_t num_rows, std::span<const int32_t> rows,
                        std::span<const kernels::RowRange> head_units, const float* inverse_rms,

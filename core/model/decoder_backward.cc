@@ -151,8 +151,18 @@ void FinalNormBackward(const DecoderContext& context, const Weights& weights, co
   kernels::RmsNormBackward(context.pool, gathered, num_head_rows, hidden, weights.final_norm,
                            inverse_rms, dhidden, dgathered, head_units, gradients.final_norm);
   std::memset(dx, 0, static_cast<size_t>(num_rows) * row_bytes);
+  int32_t last = -1;
   for (int64_t i = 0; i < num_head_rows; ++i) {
-    std::memcpy(dx + rows[static_cast<size_t>(i)] * hidden, dgathered + i * hidden, row_bytes);
+    const int32_t row = rows[static_cast<size_t>(i)];
+    const float* from = dgathered + i * hidden;
+    float* to = dx + row * hidden;
+    TITAN_CHECK(row >= last);
+    if (row > last) {
+      std::memcpy(to, from, row_bytes);
+    } else {
+      for (int64_t d = 0; d < hidden; ++d) to[d] = to[d] + from[d];
+    }
+    last = row;
   }
 }
 

@@ -82,6 +82,7 @@ StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec, int64_t max
   config.temperature = spec.rollout().temperature();
   config.max_pack_rows = max_pack_rows;
   config.max_sequence_tokens = spec.model().max_sequence_tokens();
+  config.shared_group_tokens = training.shared_group_tokens();
   return config;
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <functional>
 #include <limits>
@@ -25,6 +26,7 @@ using testing::MakeRun;
 using trainer::TrainConfig;
 using trainer::TrainingSample;
 using trainer::TrainRun;
+using trainer::UpdateResult;
 
 uint64_t SlotHash(const testing::TinyModel& model, TrainRun& run) {
   std::vector<float> slot(static_cast<size_t>(model.decoder->table().slot_floats()));
@@ -146,6 +148,36 @@ TEST_F(ParityTest, UpdateDependsOnSamplesAloneForEveryNumberOfShards) {
   }
   ASSERT_TRUE(kernels::SetIsa(before).ok());
   EXPECT_NE(expected[1], expected[4]);  // Z is part of the contract, not a free choice
+}
+
+TEST_F(ParityTest, SharingThePromptKeepsTheLogProbsAndIsAnotherOrder) {
+  const auto samples = Repeated(samples_, 6);
+  const auto num_groups = static_cast<int64_t>(samples.back().group_index) + 1;
+  std::map<int64_t, UpdateResult> updates;
+  std::map<int64_t, uint64_t> hashes;
+  for (const int64_t shared_group_tokens : {0, 128}) {
+    TrainConfig config;
+    config.shared_group_tokens = shared_group_tokens;
+    auto run = MakeRun(model_, pool_, config);
+    const auto update = run->Update(samples, num_groups, /*compare=*/true);
+    ASSERT_TRUE(update.ok()) << update.status();
+    EXPECT_EQ(update->parity.tokens_compared, static_cast<uint64_t>(update->tokens_trained));
+    EXPECT_EQ(update->parity.tokens_differing, 0u);
+    EXPECT_EQ(update->parity.difference_max, 0.0);
+    updates[shared_group_tokens] = *update;
+    hashes[shared_group_tokens] = SlotHash(model_, *run);
+  }
+  // Every trained token's log-prob has the same bits, so the loss has; the gradient's sums do not.
+  EXPECT_EQ(updates[0].loss, updates[128].loss);
+  EXPECT_NE(hashes[0], hashes[128]);
+  EXPECT_NEAR(updates[128].gradient_norm / updates[0].gradient_norm, 1.0, 1e-6);
+  std::vector<const TrainingSample*> pointers;
+  for (const TrainingSample& sample : samples) pointers.push_back(&sample);
+  const auto items = trainer::ItemsOf(pointers, 128);
+  const auto shared = std::count_if(items.begin(), items.end(),
+                                    [](const auto& item) { return item.shares_prompt; });
+  EXPECT_GE(shared, 6);
+  EXPECT_LT(shared, num_groups);  // groups of both kinds
 }
 
 TEST_F(ParityTest, AStepWithoutTrainedSamplesChangesNothing) {

@@ -76,6 +76,7 @@ inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernel
                                                   trainer::TrainConfig config) {
   config.optimizer.lr = 1e-3;
   config.max_sequence_tokens = 128;
+  config.shared_group_tokens = std::min<int64_t>(config.shared_group_tokens, 128);
   auto run = trainer::TrainRun::Create(*model.decoder, pool, config, [] { return 0.0; });
   EXPECT_TRUE(run.ok()) << run.status();
   std::memcpy((*run)->master(), model.master.get(),

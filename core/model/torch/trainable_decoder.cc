@@ -56,7 +56,7 @@ Status Guard(Body body) {
 
 struct TrainableDecoder::Impl {
   Impl(const Decoder& d, kernels::Pool& p, const Limits& l)
-      : decoder(d), pool(p), limits(l), packed(l.max_rows, l.max_samples) {}
+      : decoder(d), pool(p), limits(l), packed(l.max_rows, l.max_runs) {}
 
   static int64_t Plan(const Decoder& decoder, const Limits& limits, Impl* impl, float* memory);
 
@@ -119,7 +119,7 @@ int64_t TrainableDecoder::Impl::Plan(const Decoder& decoder, const Limits& limit
     take(member(&Impl::dhidden), head_rows * decoder.hidden());
     take(member(&Impl::dlog_probs), head_rows);
   }
-  take(member(&Impl::pages), PackedBatch::MaxPages(rows, limits.max_samples) *
+  take(member(&Impl::pages), PackedBatch::MaxPages(rows, limits.max_runs) *
                                  kernels::PageFloats(decoder.attention_shape()));
   take(member(&Impl::x), rows * decoder.hidden());
   take(member(&Impl::hidden), head_rows * decoder.hidden());
@@ -135,7 +135,7 @@ Status TrainableDecoder::Impl::CheckBatch(const TrainBatch& batch) const {
   const int64_t num_rows = packed.num_rows();
   if (static_cast<int64_t>(batch.tokens.size()) != num_rows) {
     return InvalidArgument("train batch: " + std::to_string(batch.tokens.size()) +
-                           " tokens, sample_lengths sum to " + std::to_string(num_rows));
+                           " tokens, run_lengths sum to " + std::to_string(num_rows));
   }
   if (batch.rows.size() != batch.targets.size() ||
       static_cast<int64_t>(batch.rows.size()) > limits.max_head_rows) {
@@ -145,10 +145,10 @@ Status TrainableDecoder::Impl::CheckBatch(const TrainBatch& batch) const {
   }
   int64_t last = -1;
   for (size_t i = 0; i < batch.rows.size(); ++i) {
-    if (batch.rows[i] <= last || batch.rows[i] >= num_rows) {
-      return InvalidArgument("train batch: rows[" + std::to_string(i) +
-                             "] = " + std::to_string(batch.rows[i]) +
-                             " is not ascending or not below " + std::to_string(num_rows));
+    if (batch.rows[i] < last || batch.rows[i] < 0 || batch.rows[i] >= num_rows) {
+      return InvalidArgument(
+          "train batch: rows[" + std::to_string(i) + "] = " + std::to_string(batch.rows[i]) +
+          " is below the row before it or not below " + std::to_string(num_rows));
     }
     last = batch.rows[i];
     if (batch.targets[i] < 0 || batch.targets[i] >= decoder.vocabulary()) {
@@ -284,8 +284,8 @@ int64_t TrainableDecoder::MemoryNeeded(const Decoder& decoder, const Limits& lim
 StatusOr<std::unique_ptr<TrainableDecoder>> TrainableDecoder::Create(const Decoder& decoder,
                                                                      kernels::Pool& pool,
                                                                      const Limits& limits) {
-  if (limits.max_samples < 1 || limits.max_samples > (int64_t{1} << 24)) {
-    return InvalidArgument("trainable decoder: max_samples must lie in 1..2^24");
+  if (limits.max_runs < 1 || limits.max_runs > (int64_t{1} << 24)) {
+    return InvalidArgument("trainable decoder: max_runs must lie in 1..2^24");
   }
   auto impl = std::make_unique<Impl>(decoder, pool, limits);
   const Workspace::Limits scratch = {limits.max_rows, limits.max_head_rows, limits.backward};
@@ -313,7 +313,7 @@ Status TrainableDecoder::Forward(const Weights& weights, const TrainBatch& batch
     return InvalidArgument(
         "train batch: log_probs and entropy must hold one value for each of rows");
   }
-  TITAN_RETURN_IF_ERROR(impl.packed.Set(batch.sample_lengths));
+  TITAN_RETURN_IF_ERROR(impl.packed.Set(batch.run_lengths, batch.run_parents));
   TITAN_RETURN_IF_ERROR(impl.CheckBatch(batch));
   impl.tokens.assign(batch.tokens.begin(), batch.tokens.end());
   impl.rows.assign(batch.rows.begin(), batch.rows.end());

@@ -29,11 +29,14 @@
 
 namespace titan::model {
 
-// Whole samples packed one after another, each from position 0.
+// Runs of rows packed one after another (core/model/packing.h): whole samples, or prefixes and what
+// continues them.
 struct TrainBatch {
-  std::span<const int32_t> tokens;          // [T]
-  std::span<const int32_t> sample_lengths;  // sum = T
-  // Row rows[i] predicts targets[i] (the token after it in its sample); ascending, distinct. Rows
+  std::span<const int32_t> tokens;       // [T]
+  std::span<const int32_t> run_lengths;  // sum = T
+  std::span<const int32_t> run_parents;  // parallel; -1 none; empty when no run has one
+  // Row rows[i] predicts targets[i] (the token after it in its sample); not descending: the last
+  // row of a shared prefix is named once for each sample that continues it, in their order. Rows
   // that no loss reads are not named.
   std::span<const int32_t> rows;     // [R]
   std::span<const int32_t> targets;  // [R]
@@ -54,7 +57,7 @@ class TrainableDecoder {
   struct Limits {
     int64_t max_rows = 0;       // T of one microbatch
     int64_t max_head_rows = 0;  // R of one microbatch
-    int64_t max_samples = 0;    // samples of one microbatch
+    int64_t max_runs = 0;       // runs of one microbatch
     bool backward = true;       // false: only Forward with keep = false
   };
 

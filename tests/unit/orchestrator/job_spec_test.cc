@@ -82,6 +82,8 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
       {"training.max_gradient_norm", [&](JobSpec& s) { s.training.max_gradient_norm = inf; }},
       {"training.shards", [](JobSpec& s) { s.training.shards = 3; }},
       {"training.shards", [](JobSpec& s) { s.training.shards = 2048; }},
+      {"training.shared_group_tokens",
+       [](JobSpec& s) { s.training.shared_group_tokens = (1u << 20) + 1; }},
       {"schedule.max_age", [](JobSpec& s) { s.schedule.max_age = 65; }},
       {"parity.share", [](JobSpec& s) { s.parity.share = 1.5; }},
       {"parity.on_difference", [](JobSpec& s) { s.parity.on_difference = "ignore"; }},

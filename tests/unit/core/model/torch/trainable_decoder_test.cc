@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/support/plain_trainer.h"
 #include "tests/support/small_model.h"
 
@@ -51,16 +53,13 @@ struct Microbatch {
     for (size_t i = 0; i < rows.size(); ++i) coefficients.push_back(random.Signed());
   }
   model::TrainBatch batch() const {
-    return {.tokens = tokens,
-            .sample_lengths = lengths,
-            .rows = rows,
-            .targets = targets,
-            .units = units};
+    return {
+        .tokens = tokens, .run_lengths = lengths, .rows = rows, .targets = targets, .units = units};
   }
 };
 
 constexpr model::TrainableDecoder::Limits kLimits = {
-    .max_rows = 1400, .max_head_rows = 1400, .max_samples = 8, .backward = true};
+    .max_rows = 1400, .max_head_rows = 1400, .max_runs = 16, .backward = true};
 
 TEST(TrainableDecoderTest, GivesTheBitsOfThePlainFunctions) {
   for (const bool tied : {false, true}) {
@@ -108,6 +107,163 @@ TEST(TrainableDecoderTest, GivesTheBitsOfThePlainFunctions) {
   }
 }
 
+// Two groups, each once as copies and once with its prompt shared: the runs are the replies, then
+// the prompt.
+struct GroupBatch {
+  std::vector<int32_t> tokens, lengths, parents, rows, targets;
+  std::vector<float> coefficients;
+
+  model::TrainBatch batch(std::span<const kernels::RowRange> units) const {
+    return {.tokens = tokens,
+            .run_lengths = lengths,
+            .run_parents = parents,
+            .rows = rows,
+            .targets = targets,
+            .units = units};
+  }
+  void Run(std::span<const int32_t> run, int32_t parent) {
+    tokens.insert(tokens.end(), run.begin(), run.end());
+    lengths.push_back(static_cast<int32_t>(run.size()));
+    parents.push_back(parent);
+  }
+  void Predict(int32_t row, int32_t target, float coefficient) {
+    rows.push_back(row);
+    targets.push_back(target);
+    coefficients.push_back(coefficient);
+  }
+};
+
+struct Group {
+  std::vector<int32_t> prompt;
+  std::vector<std::vector<int32_t>> replies;
+  std::vector<std::vector<float>> coefficients;
+};
+
+void AddCopies(const Group& group, GroupBatch* to, std::vector<size_t>* order) {
+  for (size_t s = 0; s < group.replies.size(); ++s) {
+    const auto first = static_cast<int32_t>(to->tokens.size());
+    std::vector<int32_t> sample = group.prompt;
+    sample.insert(sample.end(), group.replies[s].begin(), group.replies[s].end());
+    to->Run(sample, -1);
+    for (size_t t = 0; t < group.replies[s].size(); ++t) {
+      order->push_back(to->rows.size());
+      to->Predict(first + static_cast<int32_t>(group.prompt.size() + t) - 1, group.replies[s][t],
+                  group.coefficients[s][t]);
+    }
+  }
+}
+
+void AddShared(const Group& group, GroupBatch* to, std::vector<size_t>* order) {
+  const auto parent = static_cast<int32_t>(to->lengths.size() + group.replies.size());
+  std::vector<std::vector<size_t>> index(group.replies.size());
+  for (size_t s = 0; s < group.replies.size(); ++s) {
+    const auto first = static_cast<int32_t>(to->tokens.size());
+    to->Run(group.replies[s], parent);
+    index[s].push_back(0);
+    for (size_t t = 1; t < group.replies[s].size(); ++t) {
+      index[s].push_back(to->rows.size());
+      to->Predict(first + static_cast<int32_t>(t) - 1, group.replies[s][t],
+                  group.coefficients[s][t]);
+    }
+  }
+  to->Run(group.prompt, -1);
+  const auto branch = static_cast<int32_t>(to->tokens.size()) - 1;
+  for (size_t s = 0; s < group.replies.size(); ++s) {
+    index[s][0] = to->rows.size();
+    to->Predict(branch, group.replies[s][0], group.coefficients[s][0]);
+  }
+  for (const auto& sample : index) order->insert(order->end(), sample.begin(), sample.end());
+}
+
+class SharedPrefixTest : public testing::Test {
+ protected:
+  std::vector<Group> Groups() {
+    Random random(91);
+    std::vector<Group> groups;
+    for (const auto& [prompt, replies] :
+         {std::pair<int32_t, std::vector<int32_t>>{37, {5, 1, 22}}, {16, {30, 3}}, {1, {4, 4}}}) {
+      Group group;
+      group.prompt = RandomTokens(random, prompt, 67);
+      for (const int32_t length : replies) {
+        group.replies.push_back(RandomTokens(random, length, 67));
+        group.coefficients.emplace_back();
+        for (int32_t i = 0; i < length; ++i) group.coefficients.back().push_back(random.Signed());
+      }
+      groups.push_back(group);
+    }
+    return groups;
+  }
+
+  struct Result {
+    std::vector<float> log_probs;  // of the groups' replies, end to end
+    std::vector<float> gradient;
+  };
+  Result Run(const LoadedModel& model, const GroupBatch& groups, const std::vector<size_t>& order) {
+    kernels::Pool pool(2);
+    const auto trainable =
+        ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, kLimits));
+    const std::vector<kernels::RowRange> units = {{0, static_cast<int64_t>(groups.tokens.size())}};
+    std::vector<float> log_probs(groups.rows.size());
+    const Status forward =
+        trainable->Forward(model.weights, groups.batch(units), 0.9f, true, log_probs, {});
+    EXPECT_TRUE(forward.ok()) << forward;
+    GradientMemory gradient(model.table());
+    EXPECT_TRUE(
+        trainable->Backward(groups.coefficients, {gradient.slot.data(), gradient.tied_embedding()})
+            .ok());
+    gradient.CloseShard(pool);
+    Result result;
+    for (const size_t i : order) result.log_probs.push_back(log_probs[i]);
+    result.gradient = gradient.slot;
+    return result;
+  }
+};
+
+TEST_F(SharedPrefixTest, HasTheLogProbsOfCopiesAndTheirGradient) {
+  for (const bool tied : {false, true}) {
+    const LoadedModel model = MakeModel(Options(tied), 70);
+    GroupBatch copies, shared;
+    std::vector<size_t> copies_order, shared_order;
+    for (const Group& group : Groups()) {
+      AddCopies(group, &copies, &copies_order);
+      AddShared(group, &shared, &shared_order);
+    }
+    const Result expected = Run(model, copies, copies_order);
+    const Result result = Run(model, shared, shared_order);
+    EXPECT_TRUE(SameBits(result.log_probs, expected.log_probs));
+    EXPECT_FALSE(SameBits(result.gradient, expected.gradient));  // another order
+    double error = 0, norm = 0;
+    for (size_t i = 0; i < expected.gradient.size(); ++i) {
+      const double difference = double{result.gradient[i]} - expected.gradient[i];
+      error += difference * difference;
+      norm += double{expected.gradient[i]} * expected.gradient[i];
+    }
+    EXPECT_GT(norm, 0);
+    EXPECT_LT(std::sqrt(error / norm), 2e-6) << "tied " << tied;
+  }
+}
+
+TEST_F(SharedPrefixTest, RefusesAParentThatIsNone) {
+  const LoadedModel model = MakeModel(Options(true), 70);
+  kernels::Pool pool(1);
+  const auto trainable = ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, kLimits));
+  GroupBatch good;
+  std::vector<size_t> order;
+  AddShared(Groups().front(), &good, &order);
+  std::vector<float> log_probs(good.rows.size());
+  for (const int32_t parent : {0, 9, -2}) {
+    GroupBatch bad = good;
+    bad.parents[1] = parent;
+    const Status status = trainable->Forward(model.weights, bad.batch({}), 1, false, log_probs, {});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(MessageOf(status).find("prefix of run 1"), std::string::npos) << status;
+  }
+  GroupBatch bad = good;
+  bad.parents.pop_back();
+  EXPECT_EQ(trainable->Forward(model.weights, bad.batch({}), 1, false, log_probs, {}).code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(TrainableDecoderTest, RefusesMisuseByName) {
   const LoadedModel model = MakeModel(Options(true), 80);
   kernels::Pool pool(1);
@@ -136,17 +292,17 @@ TEST(TrainableDecoderTest, RefusesMisuseByName) {
   bad.targets[2] = -1;
   refused(bad, "targets[2]");
   bad = good;
-  bad.rows[2] = bad.rows[1];
+  bad.rows[2] = bad.rows[1] - 1;
   refused(bad, "rows[2]");
   bad = good;
   bad.units.back().end -= 1;
   refused(bad, "units");
   bad = good;
   bad.lengths[0] += 1;
-  refused(bad, "sample_lengths");
+  refused(bad, "run_lengths");
   bad = good;
   bad.lengths[0] = 0;
-  refused(bad, "sample of 0 tokens");
+  refused(bad, "run of 0 tokens");
 
   log_probs.resize(good.rows.size());
   ASSERT_TRUE(trainable->Forward(model.weights, good.batch(), 1, true, log_probs, {}).ok());
