@@ -80,6 +80,7 @@ model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
   limits.max_head_rows = config.max_pack_rows;
   limits.max_runs = config.max_pack_rows;
   limits.backward = true;
+  limits.recompute = config.recompute;
   return limits;
 }
 

@@ -47,6 +47,7 @@ struct TrainConfig {
   // A group whose prompt and replies together have at most this many tokens computes its prompt
   // once, forward and backward: another order of the gradients' sums, the same log-probs. 0: never.
   int64_t shared_group_tokens = 1024;
+  model::Recompute recompute = model::Recompute::kNone;  // memory against time, not the result
 };
 
 struct ParityDifference {

@@ -130,6 +130,7 @@ int Main(int argc, char** argv) {
   // 40 samples of 35 prompt and 15 reply tokens: a step of the demo.
   std::vector<trainer::TrainingSample> samples(40);
   for (size_t s = 0; s < samples.size(); ++s) {
+    samples[s].group = MakeGroupId(0, static_cast<uint32_t>(s / 8), 0);
     samples[s].group_index = static_cast<uint32_t>(s / 8);
     samples[s].sample_index = static_cast<uint32_t>(s % 8);
     for (int i = 0; i < 35; ++i) samples[s].prompt.push_back(100 + i);

@@ -159,28 +159,44 @@ StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder,
   return workspace;
 }
 
-int64_t BlockActivations::FloatsNeeded(const Decoder& decoder, int64_t rows) {
-  const int64_t row = 2 * decoder.hidden() + 2 * decoder.query_width() + 2 * decoder.kv_width() +
-                      2 * decoder.intermediate() + 2 + 2 * decoder.attention_shape().num_heads;
+StatusOr<Recompute> RecomputeFromName(std::string_view name) {
+  if (name == "none") return Recompute::kNone;
+  if (name == "selective") return Recompute::kSelective;
+  if (name == "full") return Recompute::kFull;
+  return InvalidArgument("'" + std::string(name) + "'; valid: none, selective, full");
+}
+
+int64_t BlockActivations::FloatsNeeded(const Decoder& decoder, int64_t rows, Recompute recompute) {
+  const int64_t hidden = decoder.hidden();
+  const int64_t attention =
+      2 * decoder.query_width() + 2 * decoder.kv_width() + 2 * decoder.attention_shape().num_heads;
+  int64_t row = hidden;
+  if (recompute != Recompute::kFull) row += hidden + attention + 2;
+  if (recompute == Recompute::kNone) row += 2 * decoder.intermediate();
   return rows * row + 12 * kArrayAlignment;
 }
 
-BlockActivations BlockActivations::At(const Decoder& decoder, int64_t rows, float* memory) {
+BlockActivations BlockActivations::At(const Decoder& decoder, int64_t rows, Recompute recompute,
+                                      float* memory) {
   Arena arena(memory);
   BlockActivations a;
   a.input = arena.Take(rows * decoder.hidden());
-  a.query = arena.Take(rows * decoder.query_width());
-  a.key = arena.Take(rows * decoder.kv_width());
-  a.value = arena.Take(rows * decoder.kv_width());
-  a.attention = arena.Take(rows * decoder.query_width());
-  a.middle = arena.Take(rows * decoder.hidden());
-  a.gate = arena.Take(rows * decoder.intermediate());
-  a.up = arena.Take(rows * decoder.intermediate());
-  a.input_inverse_rms = arena.Take(rows);
-  a.middle_inverse_rms = arena.Take(rows);
-  a.row_max = arena.Take(rows * decoder.attention_shape().num_heads);
-  a.row_sum = arena.Take(rows * decoder.attention_shape().num_heads);
-  TITAN_CHECK(arena.used() <= FloatsNeeded(decoder, rows));
+  if (recompute != Recompute::kFull) {
+    a.query = arena.Take(rows * decoder.query_width());
+    a.key = arena.Take(rows * decoder.kv_width());
+    a.value = arena.Take(rows * decoder.kv_width());
+    a.attention = arena.Take(rows * decoder.query_width());
+    a.middle = arena.Take(rows * decoder.hidden());
+    a.input_inverse_rms = arena.Take(rows);
+    a.middle_inverse_rms = arena.Take(rows);
+    a.row_max = arena.Take(rows * decoder.attention_shape().num_heads);
+    a.row_sum = arena.Take(rows * decoder.attention_shape().num_heads);
+  }
+  if (recompute == Recompute::kNone) {
+    a.gate = arena.Take(rows * decoder.intermediate());
+    a.up = arena.Take(rows * decoder.intermediate());
+  }
+  TITAN_CHECK(arena.used() <= FloatsNeeded(decoder, rows, recompute));
   return a;
 }
 
@@ -244,6 +260,19 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
                            context.decoder.hidden(), batch.tokens.data(), batch.num_rows(), x);
 }
 
+void FeedForwardInputs(const DecoderContext& context, const Weights& weights, int layer,
+                       int64_t rows, const float* middle, float* middle_inverse_rms, float* gate,
+                       float* up) {
+  const kernels::NumericThread numeric;
+  const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
+  const LayerParameters& p = context.decoder.table().layers()[static_cast<size_t>(layer)];
+  float* normed = context.workspace.hidden_a;
+  kernels::RmsNorm(context.pool, middle, rows, context.decoder.hidden(), w.post_norm,
+                   context.decoder.config().rms_norm_eps, normed, middle_inverse_rms);
+  Project(context, p.gate, w.gate, w.gate_bias, normed, rows, gate);
+  Project(context, p.up, w.up, w.up_bias, normed, rows, up);
+}
+
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
                   const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved) {
   const kernels::NumericThread numeric;
@@ -259,18 +288,22 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   const size_t x_bytes = static_cast<size_t>(rows * decoder.hidden()) * sizeof(float);
   const float eps = decoder.config().rms_norm_eps;
 
-  float* query = saved != nullptr ? saved->query : workspace.query_a;
-  float* key = saved != nullptr ? saved->key : workspace.key_a;
-  float* value = saved != nullptr ? saved->value : workspace.value_a;
-  float* attention = saved != nullptr ? saved->attention : workspace.query_b;
-  float* gate = saved != nullptr ? saved->gate : workspace.gate;
-  float* up = saved != nullptr ? saved->up : workspace.up;
+  const BlockActivations kept = saved != nullptr ? *saved : BlockActivations{};
+  const auto or_scratch = [](float* array, float* scratch) {
+    return array != nullptr ? array : scratch;
+  };
+  float* query = or_scratch(kept.query, workspace.query_a);
+  float* key = or_scratch(kept.key, workspace.key_a);
+  float* value = or_scratch(kept.value, workspace.value_a);
+  float* attention = or_scratch(kept.attention, workspace.query_b);
+  float* gate = or_scratch(kept.gate, workspace.gate);
+  float* up = or_scratch(kept.up, workspace.up);
   float* normed = workspace.hidden_a;
   float* branch = workspace.hidden_b;
 
-  if (saved != nullptr) std::memcpy(saved->input, x, x_bytes);
+  if (kept.input != nullptr) std::memcpy(kept.input, x, x_bytes);
   kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.input_norm, eps, normed,
-                   saved != nullptr ? saved->input_inverse_rms : nullptr);
+                   kept.input_inverse_rms);
   Project(context, p.q, w.q, w.q_bias, normed, rows, query);
   Project(context, p.k, w.k, w.k_bias, normed, rows, key);
   Project(context, p.v, w.v, w.v_bias, normed, rows, value);
@@ -279,17 +312,13 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   kernels::ApplyRope(pool, decoder.rope(), key, decoder.kv_width(), rows, shape.num_kv_heads,
                      batch.positions.data());
   kernels::WriteKv(pool, shape, key, value, batch.segments, kv);
-  kernels::AttentionForward(pool, shape, query, batch.segments, kv, attention,
-                            saved != nullptr ? saved->row_max : nullptr,
-                            saved != nullptr ? saved->row_sum : nullptr);
+  kernels::AttentionForward(pool, shape, query, batch.segments, kv, attention, kept.row_max,
+                            kept.row_sum);
   Project(context, p.o, w.o, w.o_bias, attention, rows, branch);
   kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
 
-  if (saved != nullptr) std::memcpy(saved->middle, x, x_bytes);
-  kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.post_norm, eps, normed,
-                   saved != nullptr ? saved->middle_inverse_rms : nullptr);
-  Project(context, p.gate, w.gate, w.gate_bias, normed, rows, gate);
-  Project(context, p.up, w.up, w.up_bias, normed, rows, up);
+  if (kept.middle != nullptr) std::memcpy(kept.middle, x, x_bytes);
+  FeedForwardInputs(context, weights, layer, rows, x, kept.middle_inverse_rms, gate, up);
   kernels::SwiGlu(pool, rows * decoder.intermediate(), gate, up, workspace.activation);
   Project(context, p.down, w.down, w.down_bias, workspace.activation, rows, branch);
   kernels::Add(pool, rows * decoder.hidden(), x, branch, x);

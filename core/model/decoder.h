@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
@@ -138,8 +139,19 @@ struct DecoderContext {
   Workspace& workspace;
 };
 
-// What BlockForward keeps for BlockBackward: 2 H + 2 D + 2 E + 2 F floats a row, and small vectors;
-// the rest is computed again, to the same bits. Pointers into memory that the caller owns.
+// What the backward of a layer computes again instead of reading what the forward kept. The bits
+// are the same.
+enum class Recompute {
+  kNone,       // nothing but norms and the activation: 2 H + 2 D + 2 E + 2 F floats a row are kept
+  kSelective,  // also gate and up of the feed-forward: 2 H + 2 D + 2 E
+  kFull,       // the whole layer from its input: H
+};
+
+// "none", "selective", "full". InvalidArgument: another name.
+StatusOr<Recompute> RecomputeFromName(std::string_view name);
+
+// What BlockForward keeps for BlockBackward, and small vectors. Pointers into memory that the
+// caller owns; what is not kept is null.
 struct BlockActivations {
   float* input = nullptr;               // [T][H] x at entry
   float* query = nullptr;               // [T][D] after rope
@@ -154,9 +166,10 @@ struct BlockActivations {
   float* row_max = nullptr;             // [T][heads]
   float* row_sum = nullptr;             // [T][heads]
 
-  static int64_t FloatsNeeded(const Decoder& decoder, int64_t rows);
-  // Lays the arrays out in `memory` (FloatsNeeded, 64-byte aligned).
-  static BlockActivations At(const Decoder& decoder, int64_t rows, float* memory);
+  static int64_t FloatsNeeded(const Decoder& decoder, int64_t rows, Recompute recompute);
+  // Lays the arrays that are kept out in `memory` (FloatsNeeded, 64-byte aligned).
+  static BlockActivations At(const Decoder& decoder, int64_t rows, Recompute recompute,
+                             float* memory);
 };
 
 // InvalidArgument: naming the row or segment, for token ids outside the vocabulary, positions
@@ -169,13 +182,18 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
                  float* x);
 
 // One layer: x [T][H] in place; K and V of the batch are written into the layer's pages (kv), then
-// attended over with what the pages held before. saved may be null.
+// attended over with what the pages held before. saved may be null, and so may each of its arrays.
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
                   const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved);
 
+// gate and up of a layer from saved.middle, as BlockForward computed them.
+void FeedForwardInputs(const DecoderContext& context, const Weights& weights, int layer,
+                       int64_t rows, const float* middle, float* middle_inverse_rms, float* gate,
+                       float* up);
+
 // Backward of one layer for segments that start at position 0 or have a parent. dx [T][H]: gradient
 // of the block's output on entry, of its input on return. kv: pages as in BlockForward, written
-// again from `saved` (so one layer's pages serve all layers). units: row ranges that cover 0..T-1
+// again from `saved`, all of whose arrays are there. units: row ranges that cover 0..T-1
 // ascending (numerics.md section 7); each adds its chain to the gradients in order.
 void BlockBackward(const DecoderContext& context, const Weights& weights, int layer,
                    const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,

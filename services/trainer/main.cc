@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/kernels/isa.h"
+#include "core/model/decoder.h"
 #include "services/rpc/daemon.h"
 #include "services/trainer/trainer_service.h"
 #include "services/weightstore_client/grpc_leader.h"
@@ -20,6 +21,7 @@ void FillDefaults(TrainerConfig* config) {
   config->mutable_kernels()->set_threads(std::max(1u, std::thread::hardware_concurrency()));
   config->mutable_kernels()->set_isa("auto");
   config->set_max_pack_tokens(2048);
+  config->set_recompute("none");
 }
 
 void Validate(const TrainerConfig& config, rpc::ConfigProblems* problems) {
@@ -33,6 +35,9 @@ void Validate(const TrainerConfig& config, rpc::ConfigProblems* problems) {
   }
   if (config.max_pack_tokens() < 2048 || config.max_pack_tokens() > 1 << 20) {
     problems->push_back({"max_pack_tokens", "valid: 2048 to 1048576"});
+  }
+  if (!model::RecomputeFromName(config.recompute()).ok()) {
+    problems->push_back({"recompute", "valid: none, selective, full"});
   }
 }
 

@@ -58,7 +58,8 @@ weightstore::Manifest ManifestOf(const model::Decoder& decoder) {
 
 }  // namespace
 
-StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec, int64_t max_pack_rows) {
+StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec,
+                                    const config::v1::TrainerConfig& daemon) {
   TrainConfig config;
   const config::v1::TrainingSpec& training = spec.training();
   config.loss.clip_low = training.clip_low();
@@ -80,7 +81,8 @@ StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec, int64_t max
   config.max_gradient_norm = training.max_gradient_norm();
   config.num_shards = static_cast<int>(std::min(training.shards(), 1u << 20));
   config.temperature = spec.rollout().temperature();
-  config.max_pack_rows = max_pack_rows;
+  config.max_pack_rows = daemon.max_pack_tokens();
+  TITAN_ASSIGN_OR_RETURN(config.recompute, model::RecomputeFromName(daemon.recompute()));
   config.max_sequence_tokens = spec.model().max_sequence_tokens();
   config.shared_group_tokens = training.shared_group_tokens();
   return config;
@@ -136,14 +138,14 @@ Status TrainJob::Load() {
       decoder_,
       model::Decoder::Create(
           source->config(), std::min<int64_t>(spec.model().max_sequence_tokens(), context), *mode));
-  TITAN_ASSIGN_OR_RETURN(const TrainConfig config,
-                         ToTrainConfig(spec, options_.config.max_pack_tokens()));
+  TITAN_ASSIGN_OR_RETURN(const TrainConfig config, ToTrainConfig(spec, options_.config));
   const int64_t needed = trainer::TrainRun::MemoryNeeded(*decoder_, config);
   const auto available = AvailableMemory();
   if (available && needed > *available) {
     return ResourceExhausted("training this model needs " + std::to_string(needed >> 20) +
                              " MiB, " + std::to_string(*available >> 20) +
-                             " MiB are free; lower max_pack_tokens or training.shards");
+                             " MiB are free; set recompute in the trainer's config, or lower "
+                             "max_pack_tokens or training.shards");
   }
   TITAN_ASSIGN_OR_RETURN(
       run_, trainer::TrainRun::Create(*decoder_, pool_, config, [this] { return Now(); }));

@@ -30,7 +30,7 @@ namespace titan::services {
 
 // What trainer::TrainRun needs of a resolved job. InvalidArgument names the field.
 StatusOr<trainer::TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec,
-                                             int64_t max_pack_rows);
+                                             const config::v1::TrainerConfig& daemon);
 
 // InvalidArgument names the field and the sample.
 StatusOr<trainer::TrainingSample> ParseSample(const trainer::v1::TrainingSample& message);

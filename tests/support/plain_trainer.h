@@ -90,9 +90,11 @@ class PlainTrainer {
     saved_.clear();
     for (int layer = 0; layer < model_.decoder->num_layers(); ++layer) {
       memory_.push_back(ValueOrDie(model::AllocateFloats(
-          model::BlockActivations::FloatsNeeded(*model_.decoder, batch.num_rows()))));
+          model::BlockActivations::FloatsNeeded(*model_.decoder, batch.num_rows(),
+                                                model::Recompute::kNone))));
       saved_.push_back(
-          model::BlockActivations::At(*model_.decoder, batch.num_rows(), memory_.back().get()));
+          model::BlockActivations::At(*model_.decoder, batch.num_rows(),
+                                      model::Recompute::kNone, memory_.back().get()));
       model::BlockForward(context, model_.weights, layer, batch, pages_.data(), x_.data(),
                           &saved_.back());
     }

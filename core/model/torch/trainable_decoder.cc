@@ -64,6 +64,11 @@ struct TrainableDecoder::Impl {
   ForwardBatch batch() const { return packed.Batch(tokens); }
   Status CheckBatch(const TrainBatch& batch) const;
   Status CheckUnits() const;
+  BlockActivations Kept(int64_t layer) const {
+    return BlockActivations::At(decoder, packed.num_rows(), limits.recompute,
+                                activations[static_cast<size_t>(layer)]);
+  }
+  BlockActivations WholeActivations(int64_t layer);
 
   const Decoder& decoder;
   kernels::Pool& pool;
@@ -85,6 +90,7 @@ struct TrainableDecoder::Impl {
 
   // Planned arrays.
   std::vector<float*> activations;  // of each layer, BlockActivations
+  float* recomputed = nullptr;      // of the layer whose backward runs: what was not kept
   float* pages = nullptr;           // of one layer
   float* x = nullptr;               // [T][H]
   float* dx = nullptr;              // [T][H]
@@ -112,8 +118,14 @@ int64_t TrainableDecoder::Impl::Plan(const Decoder& decoder, const Limits& limit
   if (limits.backward) {
     for (int layer = 0; layer < decoder.num_layers(); ++layer) {
       float* array = nullptr;
-      take(&array, BlockActivations::FloatsNeeded(decoder, rows));
+      take(&array, BlockActivations::FloatsNeeded(decoder, rows, limits.recompute));
       if (impl != nullptr) impl->activations.push_back(array);
+    }
+    if (limits.recompute == Recompute::kSelective) {
+      take(member(&Impl::recomputed), 2 * rows * decoder.intermediate());
+    } else if (limits.recompute == Recompute::kFull) {
+      take(member(&Impl::recomputed),
+           BlockActivations::FloatsNeeded(decoder, rows, Recompute::kNone));
     }
     take(member(&Impl::dx), rows * decoder.hidden());
     take(member(&Impl::dhidden), head_rows * decoder.hidden());
@@ -129,6 +141,25 @@ int64_t TrainableDecoder::Impl::Plan(const Decoder& decoder, const Limits& limit
   take(impl == nullptr ? nullptr : &impl->head.max, head_rows);
   take(impl == nullptr ? nullptr : &impl->head.log_sum, head_rows);
   return used;
+}
+
+// What was kept of the layer and, computed again, what was not. x is free once the backward has
+// come to the layers.
+BlockActivations TrainableDecoder::Impl::WholeActivations(int64_t layer) {
+  BlockActivations saved = Kept(layer);
+  const int64_t num_rows = packed.num_rows();
+  if (limits.recompute == Recompute::kSelective) {
+    saved.gate = recomputed;
+    saved.up = recomputed + num_rows * decoder.intermediate();
+    FeedForwardInputs(context(), *weights, static_cast<int>(layer), num_rows, saved.middle,
+                      saved.middle_inverse_rms, saved.gate, saved.up);
+  } else if (limits.recompute == Recompute::kFull) {
+    const float* input = saved.input;
+    saved = BlockActivations::At(decoder, num_rows, Recompute::kNone, recomputed);
+    std::memcpy(x, input, static_cast<size_t>(num_rows * decoder.hidden()) * sizeof(float));
+    BlockForward(context(), *weights, static_cast<int>(layer), batch(), pages, x, &saved);
+  }
+  return saved;
 }
 
 Status TrainableDecoder::Impl::CheckBatch(const TrainBatch& batch) const {
@@ -227,8 +258,7 @@ struct BlockNode : torch::autograd::Function<BlockNode> {
     Remember(context, impl, layer);
     BlockActivations saved;
     if (impl->keep) {
-      saved = BlockActivations::At(impl->decoder, impl->packed.num_rows(),
-                                   impl->activations[static_cast<size_t>(layer)]);
+      saved = impl->Kept(layer);
     }
     BlockForward(impl->context(), *impl->weights, static_cast<int>(layer), impl->batch(),
                  impl->pages, impl->x, impl->keep ? &saved : nullptr);
@@ -238,8 +268,7 @@ struct BlockNode : torch::autograd::Function<BlockNode> {
     Impl& impl = ImplOf(context);
     CheckGradient(impl, gradients);
     const int64_t layer = context->saved_data["layer"].toInt();
-    const BlockActivations saved = BlockActivations::At(
-        impl.decoder, impl.packed.num_rows(), impl.activations[static_cast<size_t>(layer)]);
+    const BlockActivations saved = impl.WholeActivations(layer);
     BlockBackward(impl.context(), *impl.weights, static_cast<int>(layer), impl.batch(), impl.units,
                   impl.pages, saved, impl.dx, impl.gradients);
     return {ActivationView(impl, impl.dx), at::Tensor(), at::Tensor(), at::Tensor()};

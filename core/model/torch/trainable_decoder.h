@@ -55,10 +55,11 @@ struct GradientBuffers {
 class TrainableDecoder {
  public:
   struct Limits {
-    int64_t max_rows = 0;       // T of one microbatch
-    int64_t max_head_rows = 0;  // R of one microbatch
-    int64_t max_runs = 0;       // runs of one microbatch
-    bool backward = true;       // false: only Forward with keep = false
+    int64_t max_rows = 0;                    // T of one microbatch
+    int64_t max_head_rows = 0;               // R of one microbatch
+    int64_t max_runs = 0;                    // runs of one microbatch
+    bool backward = true;                    // false: only Forward with keep = false
+    Recompute recompute = Recompute::kNone;  // memory against time; no bit depends on it
   };
 
   // Bytes beside weights and gradients: activations of all layers, scratch, pages of one layer.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "tests/support/plain_trainer.h"
 #include "tests/support/small_model.h"
@@ -313,13 +314,51 @@ TEST(TrainableDecoderTest, RefusesMisuseByName) {
             StatusCode::kFailedPrecondition);
 }
 
+TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
+  const LoadedModel model = MakeModel(Options(true), 70);
+  Random random(72);
+  const std::vector<Microbatch> microbatches = {Microbatch(random, {1300, 7}, 2, 67),
+                                                Microbatch(random, {20, 1, 33, 5}, 4, 67)};
+  kernels::Pool pool(2);
+  std::vector<float> expected_log_probs, expected_gradient;
+  int64_t last_memory = std::numeric_limits<int64_t>::max();
+  for (const auto recompute :
+       {model::Recompute::kNone, model::Recompute::kSelective, model::Recompute::kFull}) {
+    model::TrainableDecoder::Limits limits = kLimits;
+    limits.recompute = recompute;
+    const int64_t memory = model::TrainableDecoder::MemoryNeeded(*model.decoder, limits);
+    EXPECT_LT(memory, last_memory);
+    last_memory = memory;
+    const auto trainable =
+        ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, limits));
+    GradientMemory gradient(model.table());
+    std::vector<float> log_probs;
+    for (const Microbatch& m : microbatches) {
+      std::vector<float> values(m.rows.size());
+      ASSERT_TRUE(trainable->Forward(model.weights, m.batch(), 0.9f, true, values, {}).ok());
+      ASSERT_TRUE(
+          trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_embedding()})
+              .ok());
+      log_probs.insert(log_probs.end(), values.begin(), values.end());
+    }
+    gradient.CloseShard(pool);
+    if (recompute == model::Recompute::kNone) {
+      expected_log_probs = log_probs;
+      expected_gradient = gradient.slot;
+    }
+    EXPECT_TRUE(SameBits(log_probs, expected_log_probs));
+    EXPECT_TRUE(SameBits(gradient.slot, expected_gradient));
+  }
+}
+
 TEST(TrainableDecoderTest, SaysWhatMemoryItNeeds) {
   const LoadedModel model = MakeModel(Options(true), 90);
   model::TrainableDecoder::Limits limits = kLimits;
   const int64_t with = model::TrainableDecoder::MemoryNeeded(*model.decoder, limits);
   limits.backward = false;
   const int64_t without = model::TrainableDecoder::MemoryNeeded(*model.decoder, limits);
-  const int64_t saved = 3 * 4 * model::BlockActivations::FloatsNeeded(*model.decoder, 1400);
+  const int64_t saved =
+      3 * 4 * model::BlockActivations::FloatsNeeded(*model.decoder, 1400, model::Recompute::kNone);
   EXPECT_GT(with, without + saved);
   EXPECT_LT(with, without + 2 * saved);
   kernels::Pool pool(1);
