@@ -84,10 +84,41 @@ Json ModelOf(const GgufTokenizer& gguf, const GgufPre& pre) {
           {"merges", std::move(merges)}};
 }
 
+// The scores merge any two neighbours whose joined text is a piece, also a character that is no
+// piece itself; merges join pieces only. Unimplemented: a piece that is made of such a character.
+Status CheckMergesSuffice(const std::map<std::string_view, size_t>& pieces,
+                          std::string_view where) {
+  const auto is_character = [](std::string_view text) {
+    size_t end = 0;
+    NextCodePoint(text, &end);
+    return end == text.size();
+  };
+  for (const auto& [text, id] : pieces) {
+    for (size_t cut = 0; NextCodePoint(text, &cut), cut < text.size();) {
+      const std::string_view halves[2] = {text.substr(0, cut), text.substr(cut)};
+      std::string_view foreign;  // the half that is no piece
+      bool possible = true;
+      for (const std::string_view half : halves) {
+        if (pieces.contains(half)) continue;
+        foreign = half;
+        possible = possible && is_character(half);
+      }
+      if (!possible || foreign.empty()) continue;
+      return Unimplemented(fmt::format(
+          "{}: tokenizer.ggml.tokens: piece \"{}\" (id {}) is made with the character \"{}\", "
+          "which "
+          "is no piece: merges of tokenizer.json cannot produce it, texts would get other tokens; "
+          "import the model without its tokenizer",
+          where, text, id, foreign));
+    }
+  }
+  return OkStatus();
+}
+
 // Merges that do what the scores say: every way to cut a piece into two pieces, the highest score
 // first. (Where two cuts of one piece compete at overlapping places, scores decide by place and
 // merges by their order; the pieces are the same.)
-Json PieceModelOf(const GgufTokenizer& gguf) {
+StatusOr<Json> PieceModelOf(const GgufTokenizer& gguf, std::string_view where) {
   Json vocabulary = Json::object();
   std::map<std::string_view, size_t> pieces;
   bool has_bytes = false;
@@ -98,6 +129,7 @@ Json PieceModelOf(const GgufTokenizer& gguf) {
     if (gguf.token_types[i] == kNormal) pieces.emplace(gguf.tokens[i], i);
     has_bytes = has_bytes || gguf.token_types[i] == kByte;
   }
+  TITAN_RETURN_IF_ERROR(CheckMergesSuffice(pieces, where));
   struct Merge {
     float score;
     size_t merged, left, right;
@@ -120,16 +152,16 @@ Json PieceModelOf(const GgufTokenizer& gguf) {
   }
   const Json unk =
       gguf.unk_id < 0 ? Json(nullptr) : Json(gguf.tokens[static_cast<size_t>(gguf.unk_id)]);
-  return {{"type", "BPE"},
-          {"dropout", nullptr},
-          {"unk_token", unk},
-          {"continuing_subword_prefix", nullptr},
-          {"end_of_word_suffix", nullptr},
-          {"fuse_unk", true},
-          {"byte_fallback", has_bytes},
-          {"ignore_merges", false},
-          {"vocab", std::move(vocabulary)},
-          {"merges", std::move(list)}};
+  return Json{{"type", "BPE"},
+              {"dropout", nullptr},
+              {"unk_token", unk},
+              {"continuing_subword_prefix", nullptr},
+              {"end_of_word_suffix", nullptr},
+              {"fuse_unk", true},
+              {"byte_fallback", has_bytes},
+              {"ignore_merges", false},
+              {"vocab", std::move(vocabulary)},
+              {"merges", std::move(list)}};
 }
 
 Json SpaceNormalizerOf(const GgufTokenizer& gguf) {
@@ -187,7 +219,7 @@ StatusOr<formats::TokenizerMaterial> ToHfTokenizer(const formats::TokenizerMater
     root["normalizer"] = SpaceNormalizerOf(gguf);
     root["pre_tokenizer"] = nullptr;
     root["decoder"] = SpaceDecoderOf(gguf);
-    root["model"] = PieceModelOf(gguf);
+    TITAN_ASSIGN_OR_RETURN(root["model"], PieceModelOf(gguf, where));
   } else {
     TITAN_ASSIGN_OR_RETURN(const GgufPre pre, FindGgufPre(gguf.pre, where));
     root["normalizer"] = pre.nfc ? Json{{"type", "NFC"}} : Json(nullptr);

@@ -14,7 +14,8 @@ namespace titan::text {
 
 // The material with tokenizer.json and tokenizer_config.json: as it is if it has them, else written
 // from the GGUF keys. A tokenizer read from the result gives the same ids. Deterministic text.
-// Errors as Tokenizer::FromMaterial, which the result has been through.
+// Errors as Tokenizer::FromMaterial, which the result has been through; Unimplemented also for a
+// SentencePiece vocabulary whose scores make a piece that merges cannot, naming the piece.
 StatusOr<formats::TokenizerMaterial> ToHfTokenizer(const formats::TokenizerMaterial& material,
                                                    std::string_view where);
 

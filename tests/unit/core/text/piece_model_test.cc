@@ -200,6 +200,45 @@ TEST(PieceModelTest, BadVocabulariesAreRefusedByKey) {
   }
 }
 
+// "xb" is made of x, which is no piece, and b: scores merge them, merges of tokenizer.json cannot.
+TEST(PieceModelTest, APieceThatNoMergeProducesIsNotExported) {
+  const auto with = [](const std::vector<std::string>& pieces) {
+    formats::TokenizerMaterial material;
+    material.gguf = SmallVocabulary();
+    for (const std::string& piece : pieces) {
+      material.gguf->tokens.push_back(piece);
+      material.gguf->scores.push_back(-4);
+      material.gguf->token_types.push_back(1);
+    }
+    return material;
+  };
+  const auto scored = Tokenizer::FromMaterial(with({"xb"}), "f");
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  EXPECT_THAT(Encode(**scored, "xb"), ElementsAre(259, 266));
+  const std::vector<std::vector<std::string>> refused = {
+      {"xb"}, {"bx"}, {"xy"}, {"a\xc3\xa9", "c"}, {"xab"}};
+  for (const auto& pieces : refused) {
+    const auto hf = ToHfTokenizer(with(pieces), "f");
+    ASSERT_FALSE(hf.ok()) << pieces[0];
+    EXPECT_EQ(hf.status().code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(MessageOf(hf.status()),
+                HasSubstr("f: tokenizer.ggml.tokens: piece \"" + pieces[0] + "\" (id 266)"));
+  }
+  // With x as a piece of its own the same vocabulary is fine; "axb" is made by nothing either way.
+  const std::vector<std::vector<std::string>> fine = {{"xb", "x"}, {"axb"}};
+  for (const auto& pieces : fine) {
+    const formats::TokenizerMaterial material = with(pieces);
+    const auto hf = ToHfTokenizer(material, "f");
+    ASSERT_TRUE(hf.ok()) << hf.status();
+    const auto scored_form = Tokenizer::FromMaterial(material, "f");
+    const auto merged_form = Tokenizer::FromMaterial(*hf, "f");
+    ASSERT_TRUE(scored_form.ok() && merged_form.ok());
+    for (const char* text : {"xb", "axb", "bxbaxb", "xxb ab"}) {
+      EXPECT_EQ(Encode(**scored_form, text), Encode(**merged_form, text)) << text;
+    }
+  }
+}
+
 TEST(PieceModelTest, BadTokenizerFilesAreRefusedByField) {
   formats::TokenizerMaterial material;
   material.gguf = SmallVocabulary();
