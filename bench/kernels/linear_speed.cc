@@ -3,14 +3,12 @@
 // Speed of the linear kernels at the shapes of SmolLM2-135M, against what this core can do: the
 // rate of independent FMAs in registers and the bandwidth of a read of the head's size. Plain text,
 // for people who tune core/kernels. Usage: linear_speed [threads] [auto|avx2|avx512]
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "bench/kernels/machine.h"
 #include "core/kernels/head.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/linear.h"
@@ -20,84 +18,9 @@
 namespace titan::kernels {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Best of several runs, seconds: other load on the machine only ever adds.
-double BestSeconds(const std::function<void()>& body, double budget = 0.25) {
-  double best = 1e9;
-  const auto start = Clock::now();
-  for (int runs = 0;
-       runs < 3 || std::chrono::duration<double>(Clock::now() - start).count() < budget; ++runs) {
-    const auto t0 = Clock::now();
-    body();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - t0).count());
-  }
-  return best;
-}
-
-std::vector<float> Random(int64_t n, uint32_t seed) {
-  std::vector<float> v(static_cast<size_t>(n));
-  uint32_t state = seed * 2654435761u + 1;
-  for (float& x : v) {
-    state = state * 1664525u + 1013904223u;
-    x = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
-  }
-  return v;
-}
-
-// The rate of FMAs on registers alone: 12 independent chains, more than latency x units of any
-// core.
-#define TITAN_TWELVE_FMAS(r)                                                            \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "0\n vfmadd231ps %%" r "12, %%" r "13, %%" r \
-  "1\n"                                                                                 \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "2\n vfmadd231ps %%" r "12, %%" r "13, %%" r \
-  "3\n"                                                                                 \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "4\n vfmadd231ps %%" r "12, %%" r "13, %%" r \
-  "5\n"                                                                                 \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "6\n vfmadd231ps %%" r "12, %%" r "13, %%" r \
-  "7\n"                                                                                 \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "8\n vfmadd231ps %%" r "12, %%" r "13, %%" r \
-  "9\n"                                                                                 \
-  "vfmadd231ps %%" r "12, %%" r "13, %%" r "10\n vfmadd231ps %%" r "12, %%" r "13, %%" r "11\n"
-#define TITAN_FMA_CLOBBERS                                                                 \
-  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", \
-      "xmm11", "xmm12", "xmm13"
-
-// The registers hold whatever the caller left: the rate does not depend on values with FTZ and DAZ
-// on.
-__attribute__((target("avx512f"))) void Fma512(int64_t rounds) {
-  for (int64_t i = 0; i < rounds; ++i) asm volatile(TITAN_TWELVE_FMAS("zmm")::: TITAN_FMA_CLOBBERS);
-}
-__attribute__((target("avx2,fma"))) void Fma256(int64_t rounds) {
-  for (int64_t i = 0; i < rounds; ++i) asm volatile(TITAN_TWELVE_FMAS("ymm")::: TITAN_FMA_CLOBBERS);
-}
-
-double PeakGflops(Pool& pool) {
-  constexpr int64_t kRounds = 20000;
-  const bool wide = CurrentIsa() == Isa::kAvx512;
-  const double seconds =
-      BestSeconds([&] { pool.Run(pool.size(), [&](int) { (wide ? Fma512 : Fma256)(kRounds); }); });
-  return 2.0 * 12 * kRounds * (wide ? 16 : 8) * pool.size() / seconds * 1e-9;
-}
-
-double ReadGigabytes(Pool& pool, const std::vector<float>& data) {
-  const int64_t n = static_cast<int64_t>(data.size()), tasks = 64;
-  std::vector<float> sums(tasks * 16);
-  const double seconds = BestSeconds([&] {
-    pool.Run(tasks, [&](int task) {
-      float sum[16] = {};
-      for (int64_t i = n / tasks * task; i + 16 <= n / tasks * (task + 1); i += 16) {
-        for (int j = 0; j < 16; ++j) sum[j] += data[static_cast<size_t>(i + j)];
-      }
-      std::copy(sum, sum + 16, sums.data() + task * 16);
-    });
-  });
-  return static_cast<double>(n) * 4 / seconds * 1e-9;
-}
-
 void Run(int threads) {
   Pool pool(threads);
-  const std::vector<float> big = Random(49152 * 576, 3);
+  const std::vector<float> big = RandomFloats(49152 * 576, 3);
   const double peak = PeakGflops(pool), read = ReadGigabytes(pool, big);
   std::printf("isa %s, threads %d, peak %.1f GFLOP/s, read %.1f GB/s\n",
               std::string(IsaName(CurrentIsa())).c_str(), threads, peak, read);
@@ -109,7 +32,7 @@ void Run(int threads) {
   for (const Shape s : {Shape{576, 576}, Shape{1536, 576}, Shape{576, 1536}, Shape{49152, 576}}) {
     for (const int64_t m : {1, 2, 4, 8, 16, 32, 64, 256, 1024}) {
       if (s.n > 10000 && m > 256) continue;
-      const std::vector<float> x = Random(m * s.k, 4), dy = Random(m * s.n, 5);
+      const std::vector<float> x = RandomFloats(m * s.k, 4), dy = RandomFloats(m * s.n, 5);
       std::vector<float> out(static_cast<size_t>(m * s.n));
       std::vector<float> gradient(static_cast<size_t>(PanelFloats(s.n, s.k)));
       // As in a decoder, the next matrix is another one: walk over the big array, so that small
@@ -137,7 +60,7 @@ void Run(int threads) {
   }
   for (const int64_t m : {1, 8, 256, 1024}) {
     const HeadShape shape = {49152, 576, 2, 1.0f};
-    const std::vector<float> x = Random(m * 576, 6);
+    const std::vector<float> x = RandomFloats(m * 576, 6);
     const std::vector<int32_t> targets(static_cast<size_t>(m), 7);
     std::vector<float> lp(static_cast<size_t>(m)), max(lp), sum(lp), dx(x.size()),
         gradient(big.size());

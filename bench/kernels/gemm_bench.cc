@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// titan-bench-gemm MODE THREADS MxNxK...: GFLOP/s of Linear at each shape, best and median of runs,
+// one JSON object a line; first the bounds of the machine. MODE is f32 or w16. As in a decoder the
+// next call reads another matrix: copies of 128 MiB together are used in turn.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "bench/kernels/machine.h"
+#include "core/kernels/isa.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/panels.h"
+#include "core/kernels/pool.h"
+
+namespace titan::kernels {
+namespace {
+
+constexpr int64_t kWeightBytes = 128 << 20;
+constexpr int kRuns = 7;
+constexpr double kRunSeconds = 0.08;
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename W>
+void Shape(Pool& pool, int64_t m, int64_t n, int64_t k) {
+  const int64_t size = PanelElements(kElementOf<W>, n, k);
+  const int64_t copies =
+      std::max<int64_t>(1, kWeightBytes / (size * static_cast<int64_t>(sizeof(W))));
+  const std::vector<float> rows = RandomFloats(n * k, 3);
+  std::vector<W> one(static_cast<size_t>(size));
+  if constexpr (std::is_same_v<W, float>) {
+    PackPanels(pool, rows.data(), n, k, one.data());
+  } else if (!PackPanels(pool, rows.data(), n, k, one.data())) {
+    std::exit(1);
+  }
+  std::vector<W> weights;
+  weights.reserve(static_cast<size_t>(size * copies));
+  for (int64_t c = 0; c < copies; ++c) weights.insert(weights.end(), one.begin(), one.end());
+  const std::vector<float> x = RandomFloats(m * k, 4);
+  std::vector<float> out(static_cast<size_t>(m * n));
+  const int leaves = LeafCount(k, 0);
+  int64_t copy = 0;
+  std::vector<double> rates;
+  for (int run = 0; run <= kRuns; ++run) {
+    const double start = Now();
+    double end = start;
+    int64_t calls = 0;
+    for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
+      Linear(pool, x.data(), k, m, weights.data() + copy * size, n, k, leaves, nullptr, out.data(),
+             n);
+      copy = (copy + 1) % copies;
+    }
+    if (run > 0) {
+      rates.push_back(2e-9 * static_cast<double>(m * n * k * calls) / (end - start));
+    }
+  }
+  std::sort(rates.begin(), rates.end());
+  std::printf("{\"id\": \"%lldx%lldx%lld\", \"median\": %.2f, \"best\": %.2f}\n",
+              static_cast<long long>(m), static_cast<long long>(n), static_cast<long long>(k),
+              rates[rates.size() / 2], rates.back());
+  std::fflush(stdout);
+}
+
+int Main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
+  if (argc < 4 || (mode != "f32" && mode != "w16") || threads < 1) {
+    std::fprintf(stderr, "usage: titan-bench-gemm f32|w16 THREADS MxNxK...\n");
+    return 2;
+  }
+  if (const Status status = SetIsa(std::string_view("auto")); !status.ok()) {
+    std::fprintf(stderr, "titan-bench-gemm: %s\n", status.ToString().c_str());
+    return 1;
+  }
+  const NumericThread numeric;
+  Pool pool(threads);
+  std::printf("{\"id\": \"peak\", \"gflops\": %.1f, \"read_gbytes\": %.1f}\n", PeakGflops(pool),
+              ReadGigabytes(pool, RandomFloats(kWeightBytes / 4, 1)));
+  for (int i = 3; i < argc; ++i) {
+    long long m = 0, n = 0, k = 0;
+    char end = 0;
+    if (std::sscanf(argv[i], "%lldx%lldx%lld%c", &m, &n, &k, &end) != 3 || m < 1 || n < 1 ||
+        k < 1 || m > 1 << 16 || n > 1 << 20 || k > 1 << 16) {
+      std::fprintf(stderr, "titan-bench-gemm: '%s' is no shape MxNxK\n", argv[i]);
+      return 2;
+    }
+    mode == "f32" ? Shape<float>(pool, m, n, k) : Shape<BFloat16>(pool, m, n, k);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace titan::kernels
+
+int main(int argc, char** argv) { return titan::kernels::Main(argc, argv); }
