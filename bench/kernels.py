@@ -10,12 +10,12 @@ import statistics
 import sys
 
 from common import BIN, GGUF, OUT, ROOT, finish, row, run
-from rows import gemm, training
+from rows import gemm, generation, training
 
 HF = OUT / "smollm2-hf"
 ROUNDS, PEER_STEPS, OUR_STEPS = int(os.environ.get("ROUNDS", "2")), 4, 9
 PEER = "PyTorch eager loop"
-PARTS = os.environ.get("PARTS", "gemm,train,demo,model").split(",")
+PARTS = os.environ.get("PARTS", "gemm,model,train,demo").split(",")
 
 
 def peer_round(seed):
@@ -36,15 +36,14 @@ def main():
     rows = []
     if "gemm" in PARTS:
         rows += gemm.rows(rounds=ROUNDS)
+    bounds = {r["id"]: r["ours"] for r in rows}
+    fma, read = bounds.get("machine/fma"), bounds.get("machine/read")
+    if "model" in PARTS:
+        rows += generation.rows(rounds=ROUNDS, fma_gflops=fma, read_gbytes=read)
     if "train" in PARTS:
-        fma = next((r["ours"] for r in rows if r["id"] == "machine/fma"), None)
         rows += training.rows(rounds=ROUNDS, fma_gflops=fma)
     if "demo" in PARTS:
         rows += demo_rows()
-    if "model" in PARTS:
-        for line in run([BIN / "titan-bench-model", GGUF]).splitlines():
-            figure = json.loads(line)
-            rows.append(row("model/" + figure["id"], figure["ours"], figure["unit"]))
     finish("kernels", rows)
 
 
