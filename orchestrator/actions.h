@@ -75,6 +75,7 @@ struct Score {  // answer: ScoreAnswered
   std::string parameters_json;
   std::shared_ptr<const Dataset> dataset;
   std::vector<ScoreItem> items;
+  uint32_t deadline_ms = 0;  // of the call; the port may allow more
 };
 struct PlannedSample {
   GroupId group;

@@ -55,6 +55,12 @@ struct WorkerLost {
   WorkerName name;
   std::string reason;
 };
+// A worker that registered and does not answer what it is asked before it may join.
+struct WorkerSilent {
+  WorkerName name;
+  WorkerRole role = WorkerRole::kReward;
+  std::string reason;
+};
 // Answer to StartRun.
 struct RunStarted {
   std::string run_id;
@@ -157,9 +163,9 @@ struct RunEnded {
 };
 
 using Event =
-    std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, RunStarted, VersionLoaded,
-                 VersionReleased, GeneratorReset, SampleArrived, RolloutEnded, ScoreAnswered,
-                 StepTrained, EvaluationPinned, EvaluationUnpinned, RunEnded>;
+    std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, WorkerSilent, RunStarted,
+                 VersionLoaded, VersionReleased, GeneratorReset, SampleArrived, RolloutEnded,
+                 ScoreAnswered, StepTrained, EvaluationPinned, EvaluationUnpinned, RunEnded>;
 
 }  // namespace titan::orchestrator
 

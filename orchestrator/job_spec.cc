@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "orchestrator/job_spec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 
@@ -68,8 +69,9 @@ void CheckTraining(const JobSpec::Training& t, Checker& check) {
                "above 0, at most 1");
   check.Number("training.weight_decay", t.weight_decay, t.weight_decay >= 0 && t.weight_decay <= 1,
                "0 to 1");
-  check.Number("training.max_gradient_norm", t.max_gradient_norm, t.max_gradient_norm > 0,
-               "a finite number above 0");
+  // Below that the factor of the gradients is no normal float any more: weights would freeze.
+  check.Number("training.max_gradient_norm", t.max_gradient_norm, t.max_gradient_norm >= 1e-30,
+               "a finite number, at least 1e-30");
   if (t.shards == 0 || (t.shards & (t.shards - 1)) != 0 || t.shards > 1024) {
     check.Problem("training.shards",
                   "is " + std::to_string(t.shards) + "; valid: a power of two, 1 to 1024");
@@ -129,6 +131,10 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   SpecCheck out;
   Checker check(&out);
   if (spec.name.size() > 128) check.Problem("name", "is longer than 128 characters");
+  if (std::any_of(spec.name.begin(), spec.name.end(),
+                  [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7f; })) {
+    check.Problem("name", "has a control character; it stands in tables and logs");
+  }
   check.OneOf("kind", spec.kind, {"rl"});
   check.Required("model.path", spec.model.path);
   check.OneOf("model.mode", spec.model.mode, {"f32", "w16"});

@@ -91,6 +91,10 @@ void RunEngine::On(const WorkerReady& event, Instant now) {
   Message(event.name.worker_id + " joined");
 }
 
+void RunEngine::On(const WorkerSilent& event, Instant) {
+  if (event.role == WorkerRole::kReward) scorer_.OnSilent(event);
+}
+
 void RunEngine::On(const WorkerLost& event, Instant now) {
   const std::string& id = event.name.worker_id;
   size_t reissued = 0;
@@ -183,6 +187,9 @@ std::string RunEngine::MissingWorkers() const {
       missing += " (there is:";
       for (const std::string& name : served) missing += " " + name;
       missing += ")";
+    }
+    if (const std::string silent = scorer_.Silent(); !silent.empty()) {
+      missing += " (" + silent + ")";
     }
   }
   return missing;

@@ -96,6 +96,7 @@ class RunEngine {
   void On(const CancelJob& event, Instant now);
   void On(const WorkerReady& event, Instant now);
   void On(const WorkerLost& event, Instant now);
+  void On(const WorkerSilent& event, Instant now);
   void On(const RunStarted& event, Instant now);
   void On(const VersionLoaded& event, Instant now);
   void On(const VersionReleased& event, Instant now);

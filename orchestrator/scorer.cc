@@ -2,16 +2,81 @@
 #include "orchestrator/scorer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <set>
 
 #include "orchestrator/advantage.h"
 
 namespace titan::orchestrator {
 
-void Scorer::Join(const WorkerReady& ready) { services_[ready.name.worker_id] = ready; }
+namespace {
+
+// What one answer may weigh in the journal.
+constexpr size_t kMaxComponents = 64;
+constexpr size_t kMaxComponentName = 128;
+constexpr size_t kMaxReasonBytes = 500;
+
+// The first kMaxReasonBytes of a text, ended at a character.
+std::string Shortened(const std::string& text) {
+  if (text.size() <= kMaxReasonBytes) return text;
+  size_t end = kMaxReasonBytes;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "... (" + std::to_string(text.size()) + " bytes)";
+}
+
+std::string Text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%g", value);
+  return text;
+}
+
+// Why an outcome that a service calls a score is none; empty: it is one.
+std::string Nonsense(const ScoreOutcome& outcome) {
+  if (!(std::abs(outcome.value) <= kMaxReward)) {
+    return "answered the value " + Text(outcome.value) +
+           ", which is not a finite reward of at most 1e100";
+  }
+  if (outcome.components.size() > kMaxComponents) {
+    return "answered " + std::to_string(outcome.components.size()) + " components; at most " +
+           std::to_string(kMaxComponents);
+  }
+  for (const auto& [name, value] : outcome.components) {
+    if (name.empty() || name.size() > kMaxComponentName) {
+      return "answered a component with a name of " + std::to_string(name.size()) +
+             " bytes; valid: 1 to " + std::to_string(kMaxComponentName);
+    }
+    if (!std::isfinite(value)) {
+      return "answered the value " + Text(value) + " for the component " + name +
+             ", which is not finite";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+void Scorer::Join(const WorkerReady& ready) {
+  services_[ready.name.worker_id] = ready;
+  silent_.erase(ready.name.worker_id);
+}
+
+void Scorer::OnSilent(const WorkerSilent& event) {
+  silent_[event.name.worker_id] = Shortened(event.reason);
+}
+
+std::string Scorer::Silent() const {
+  std::string all;
+  for (const auto& [id, reason] : silent_) {
+    all += (all.empty() ? "" : "; ") + std::string("reward service ") + id + " registered, but " +
+           reason;
+  }
+  return all;
+}
 
 bool Scorer::Leave(const WorkerName& name, Instant now) {
+  silent_.erase(name.worker_id);
   const auto found = services_.find(name.worker_id);
   if (found == services_.end() || found->second.name != name) return false;
   services_.erase(found);
@@ -86,9 +151,10 @@ std::vector<Scorer::Scored> Scorer::OnAnswer(const ScoreAnswered& event, Instant
   if (!event.status.ok()) {
     if (event.status.code() == StatusCode::kInvalidArgument ||
         event.status.code() == StatusCode::kUnimplemented) {
-      hopeless_ = who + " refuses: " + MessageOf(event.status);
+      hopeless_ = who + " refuses: " + Shortened(MessageOf(event.status)) +
+                  "; correct the job's reward part or the service, and submit again";
     }
-    Retry(request.samples, now, who + ": " + MessageOf(event.status));
+    Retry(request.samples, now, who + ": " + Shortened(MessageOf(event.status)));
     return scored;
   }
   if (event.results.size() != request.samples.size()) {
@@ -102,12 +168,14 @@ std::vector<Scorer::Scored> Scorer::OnAnswer(const ScoreAnswered& event, Instant
     if (entry == entries_.end()) continue;
     const ScoreOutcome& outcome = event.results[i];
     if (outcome.kind == ScoreOutcome::Kind::kInfraFault) {
-      Retry({request.samples[i]}, now, who + ": " + outcome.reason);
-    } else if (!(std::abs(outcome.value) <= kMaxReward)) {
-      Retry({request.samples[i]}, now, who + " answered a value that is not a finite reward");
+      Retry({request.samples[i]}, now,
+            who + " reports a fault of its own: " + Shortened(outcome.reason));
+    } else if (const std::string nonsense = Nonsense(outcome); !nonsense.empty()) {
+      Retry({request.samples[i]}, now, who + " " + nonsense);
     } else {
       scored.push_back({entry->second.item.group, entry->second.item.sample_index,
                         request.samples[i], outcome, event.grader_version});
+      scored.back().outcome.reason = Shortened(outcome.reason);
       entries_.erase(entry);
     }
   }
@@ -147,8 +215,10 @@ void Scorer::Pump(Instant now, Outbox& out) {
     score.grader = spec_->reward.grader;
     score.parameters_json = spec_->reward.grader_parameters_json;
     score.dataset = dataset_;
+    score.deadline_ms = spec_->deadlines.reward_ms / 2;
     Request request;
     request.worker = service->name;
+    request.sent = now;
     for (size_t i = at; i < std::min(ready.size(), at + kItemsPerRequest); ++i) {
       Entry& entry = entries_.at(ready[i]);
       entry.in_flight = true;
@@ -168,11 +238,20 @@ std::optional<std::string> Scorer::Expired(Instant now) const {
   uint64_t num_late = 0;
   for (const auto& [sample, entry] : entries_) num_late += now - entry.since > limit;
   if (num_late == 0) return std::nullopt;
+  std::string why = last_problem_;
+  if (why.empty()) {  // nothing was answered at all
+    why = std::string("no reward service offers the grader ") + spec_->reward.grader;
+    for (const auto& [number, request] : requests_) {
+      const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - request.sent);
+      why = "reward service " + request.worker.worker_id + " has not answered a request of " +
+            std::to_string(request.samples.size()) + " items for " +
+            std::to_string(waited.count()) + " ms";
+      break;
+    }
+  }
   return std::to_string(num_late) + " samples have no score after deadlines.reward_ms (" +
-         std::to_string(spec_->deadlines.reward_ms) + " ms)" +
-         (last_problem_.empty()
-              ? std::string("; no reward service offers the grader ") + spec_->reward.grader
-              : "; last: " + last_problem_);
+         std::to_string(spec_->deadlines.reward_ms) + " ms); last: " + why +
+         "; mend the reward service or raise deadlines.reward_ms, and submit again";
 }
 
 }  // namespace titan::orchestrator

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sends finished samples to reward services and retries until the deadline. A fault of
-// infrastructure never decides a sample; the first answer counts. Not thread-safe; no I/O.
+// infrastructure never decides a sample, nor does an answer that is out of bounds; the first answer
+// within them counts. A call may take half of the deadline, so that a service which hangs leaves
+// time for another try. Not thread-safe; no I/O.
 #ifndef TITAN_ORCHESTRATOR_SCORER_H_
 #define TITAN_ORCHESTRATOR_SCORER_H_
 
@@ -50,8 +52,12 @@ class Scorer {
   std::vector<Scored> OnAnswer(const ScoreAnswered& event, Instant now);
   void Pump(Instant now, Outbox& out);
   // Why the job must end: a sample without a score past the deadline, or a request that can never
-  // succeed.
+  // succeed. Names the service, what it did and what to do.
   std::optional<std::string> Expired(Instant now) const;
+  // A service that registered and does not describe itself, which keeps it from joining.
+  void OnSilent(const WorkerSilent& event);
+  // For people, empty when there is none: what the services that do not join answer.
+  std::string Silent() const;
 
  private:
   static constexpr size_t kItemsPerRequest = 32;
@@ -65,6 +71,7 @@ class Scorer {
   struct Request {
     WorkerName worker;
     std::vector<SampleId> samples;
+    Instant sent;
   };
   void Retry(const std::vector<SampleId>& samples, Instant now, const std::string& why);
 
@@ -77,7 +84,8 @@ class Scorer {
   std::map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;
   std::string last_problem_;
-  std::string hopeless_;  // why no retry can succeed; empty: nothing
+  std::map<std::string, std::string> silent_;  // why a service does not join, by worker id
+  std::string hopeless_;                       // why no retry can succeed; empty: nothing
 };
 
 }  // namespace titan::orchestrator

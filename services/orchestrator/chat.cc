@@ -7,6 +7,10 @@
 #include <optional>
 #include <utility>
 
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
 #include "core/text/tokenizer.h"
 #include "orchestrator/fleet.h"
 #include "services/orchestrator/daemon.h"
@@ -146,7 +150,10 @@ asio::awaitable<Status> OrchestratorDaemon::Chat(
     if (started || !may_change || stopping_ || out->cancelled() || context_.clock.Now() > give_up) {
       co_return failure;
     }
-    co_await Sleep(kHolderPause);
+    const auto pause = std::make_shared<asio::steady_timer>(context_.control, kHolderPause);
+    out->OnCancel([pause] { pause->cancel(); });  // a caller that goes is let go at once
+    boost::system::error_code woken;
+    co_await pause->async_wait(asio::redirect_error(asio::use_awaitable, woken));
   }
 }
 

@@ -289,6 +289,8 @@ void OrchestratorDaemon::TryIntroduce(const WorkerName& name) {
     }
     TITAN_LOG(kWarning, "worker_does_not_answer", {"worker_id", name.worker_id},
               {"status", status});
+    driver_->Deliver(WorkerSilent{name, ready.role,
+                                  "does not answer what it is asked first: " + MessageOf(status)});
     auto timer = std::make_shared<asio::steady_timer>(context_.control, kRetry);
     timer->async_wait([this, name, timer](boost::system::error_code) { TryIntroduce(name); });
   };

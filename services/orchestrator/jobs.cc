@@ -2,6 +2,7 @@
 //
 // The RPCs of jobs, and what watchers and the log are told.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -21,6 +22,9 @@
 namespace titan::orchestrator {
 namespace {
 
+constexpr size_t kMaxRequestIdBytes = 256;
+constexpr size_t kMaxReasonBytes = 1024;  // of a cancellation; it stays in the job
+
 Status SpecProblems(const std::vector<FieldProblem>& problems) {
   type::v1::ErrorInfo info;
   info.set_reason("INVALID_JOB_SPEC");
@@ -34,6 +38,13 @@ Status SpecProblems(const std::vector<FieldProblem>& problems) {
     field.set_description(problem.description);
   }
   return rpc::WithErrorInfo(InvalidArgument(text), info);
+}
+
+// In digits, also beyond 64 bits.
+std::string WholeNumber(double value) {
+  char text[400];
+  std::snprintf(text, sizeof(text), "%.0f", value);
+  return text;
 }
 
 // NotFound for a job that is not there.
@@ -61,7 +72,7 @@ asio::awaitable<void> OrchestratorDaemon::Durable() {
 asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
     v1::SubmitJobRequest request) {
   if (request.request_id().empty()) co_return InvalidArgument("request_id: is required");
-  if (request.request_id().size() > 256) {
+  if (request.request_id().size() > kMaxRequestIdBytes) {
     co_return InvalidArgument("request_id: is longer than 256 bytes");
   }
   const uint64_t hash = Hash64(request.spec().SerializeAsString());
@@ -115,8 +126,7 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   const auto space = std::filesystem::space(config_.daemon().data_folder(), unknown);
   if (!unknown && total > static_cast<double>(space.available)) {
     co_return rpc::WithReason(
-        ResourceExhausted("the journal of this job needs up to " +
-                          std::to_string(static_cast<uint64_t>(total)) + " bytes (" +
+        ResourceExhausted("the journal of this job needs up to " + WholeNumber(total) + " bytes (" +
                           std::to_string(submission->journal_bytes_per_step) +
                           " a step), and the volume has " + std::to_string(space.available)),
         "DISK_TOO_SMALL", "free the disk of the orchestrator's data folder or run fewer steps");
@@ -187,6 +197,7 @@ asio::awaitable<StatusOr<v1::ListJobsResponse>> OrchestratorDaemon::ListJobs() {
 asio::awaitable<Status> OrchestratorDaemon::WatchJob(
     v1::WatchJobRequest request, std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out) {
   if (driver_->engine().jobs().count(request.job_id()) == 0) co_return NoSuchJob(request.job_id());
+  out->OnCancel([this] { log_.WakeAll(); });  // a watcher that goes is let go at once
   uint64_t sequence = request.after_sequence();
   for (;;) {
     while (const v1::WatchJobResponse* event = log_.Find(request.job_id(), sequence + 1)) {
@@ -212,6 +223,13 @@ asio::awaitable<StatusOr<v1::CancelJobResponse>> OrchestratorDaemon::CancelJob(
     v1::CancelJobRequest request) {
   if (request.request_id().empty()) co_return InvalidArgument("request_id: is required");
   if (driver_->engine().jobs().count(request.job_id()) == 0) co_return NoSuchJob(request.job_id());
+  if (request.request_id().size() > kMaxRequestIdBytes) {
+    co_return InvalidArgument("request_id: is longer than 256 bytes");
+  }
+  if (request.reason().size() > kMaxReasonBytes) {
+    co_return InvalidArgument("reason: is longer than " + std::to_string(kMaxReasonBytes) +
+                              " bytes");
+  }
   const std::string reason = request.reason().empty() ? "cancelled by user" : request.reason();
   driver_->Deliver(orchestrator::CancelJob{request.job_id(), request.request_id(), reason});
   v1::CancelJobResponse response;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/orchestrator/prompts.h"
 
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -124,6 +125,13 @@ Status PromptRenderer::Render(const JobSpec& spec, const std::string& file,
 StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files) {
   const bool stored = !spec.data.id.empty();
   const std::string field = stored ? "data.id" : "data.path";
+  // A pipe or a device would hold this thread as long as it likes.
+  std::error_code error;
+  const auto type = std::filesystem::status(spec.data.path, error).type();
+  if (!stored && type != std::filesystem::file_type::regular &&
+      type != std::filesystem::file_type::not_found && type != std::filesystem::file_type::none) {
+    return InvalidArgument("data.path: '" + spec.data.path + "' is not a regular file");
+  }
   const auto bytes =
       stored ? data_files.Read(spec.data.id) : runtime::ReadFile(spec.data.path, kMaxDataBytes);
   if (!bytes.ok()) return Annotate(bytes.status(), field);

@@ -38,6 +38,24 @@ ScoreOutcome FromProto(const pb::ScoreResult& result) {
   return outcome;
 }
 
+// What a failed call means to people; gRPC's own words for some of it are bare.
+Status Explained(const Status& status, rpc::Milliseconds deadline) {
+  switch (status.code()) {
+    case StatusCode::kOk:
+    case StatusCode::kInvalidArgument:  // the service's own words
+      return status;
+    case StatusCode::kDeadlineExceeded:
+      return DeadlineExceeded("did not answer within " + std::to_string(deadline.count()) + " ms");
+    case StatusCode::kUnimplemented:
+      return Unimplemented("does not implement titan.reward.v1.RewardService as asked (" +
+                           MessageOf(status) + ")");
+    default:
+      return MakeStatus(status.code(), "answered " + absl::StatusCodeToString(status.code()) +
+                                           (MessageOf(status).empty() ? "" : ": ") +
+                                           MessageOf(status));
+  }
+}
+
 // The answers of the parts of one Score, put together.
 struct Gathering {
   ScoreAnswered answer;
@@ -89,16 +107,18 @@ void GrpcRewardPort::Send(const Score& action) {
     *requests.back().add_items() = std::move(out);
     bytes += size;
   }
+  const rpc::Milliseconds deadline =
+      std::max(context_.rpc_deadline, rpc::Milliseconds(action.deadline_ms));
   gathering->left = requests.size();
   size_t first = 0;
   for (pb::ScoreRequest& request : requests) {
     const auto num = static_cast<size_t>(request.items_size());
     rpc::CallUnaryThen(
-        context_.client, **stub, &Async::Score, std::move(request), context_.rpc_deadline,
-        [this, gathering, first, num, stub = *stub](StatusOr<pb::ScoreResponse> reply) {
+        context_.client, **stub, &Async::Score, std::move(request), deadline,
+        [this, gathering, first, num, deadline, stub = *stub](StatusOr<pb::ScoreResponse> reply) {
           ScoreAnswered& all = gathering->answer;
           if (!reply.ok()) {
-            all.status = reply.status();
+            all.status = Explained(reply.status(), deadline);
           } else if (static_cast<size_t>(reply->results_size()) != num) {
             all.status = Internal("answered " + std::to_string(reply->results_size()) +
                                   " results for " + std::to_string(num) + " items");
@@ -130,7 +150,8 @@ void GrpcRewardPort::Describe(const WorkerName& name, std::function<void(Status)
             d.grader_versions[grader.name()] = grader.version();
           }
         }
-        done(reply.status());
+        const Status status = Explained(reply.status(), context_.rpc_deadline);
+        done(status.ok() ? status : Annotate(status, "Describe"));
       });
 }
 

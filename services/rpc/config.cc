@@ -44,6 +44,7 @@ class Reader {
         Problem(member.position, field_path, UnknownField(member.name, descriptor));
         continue;
       }
+      if (member.value.kind == JsonNode::Kind::kNull) continue;  // as if it were not written
       if (field->is_repeated()) {
         ReadRepeated(member.value, field_path, message, field);
       } else {

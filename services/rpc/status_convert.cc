@@ -19,6 +19,24 @@ constexpr int kCodeField = 1;
 constexpr int kMessageField = 2;
 constexpr int kDetailsField = 3;
 
+// A client that gets more than 8 KiB of trailing metadata sees none of it. On the way a character
+// outside printable ASCII takes three bytes in the message, and the details grow by a third.
+constexpr size_t kMaxMessageCost = 3000;
+constexpr size_t kMaxDetailsBytes = 3400;
+constexpr size_t kMaxDetailsMessageBytes = 500;
+
+// The part of a text that costs at most `max`, ended at a character.
+std::string Shortened(const std::string& text, size_t max) {
+  size_t cost = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    cost += text[i] >= 0x20 && text[i] < 0x7f && text[i] != '%' ? 1 : 3;
+    if (cost <= max) continue;
+    while (i > 0 && (static_cast<uint8_t>(text[i]) & 0xc0) == 0x80) --i;
+    return text.substr(0, i) + "... (" + std::to_string(text.size()) + " bytes)";
+  }
+  return text;
+}
+
 std::string EncodeRpcStatus(const Status& status, const std::string& info) {
   google::protobuf::Any any;
   any.set_type_url(kTypeUrl);
@@ -28,7 +46,8 @@ std::string EncodeRpcStatus(const Status& status, const std::string& info) {
     io::StringOutputStream stream(&out);
     io::CodedOutputStream coded(&stream);
     WireFormatLite::WriteInt32(kCodeField, static_cast<int>(status.code()), &coded);
-    WireFormatLite::WriteString(kMessageField, MessageOf(status), &coded);
+    WireFormatLite::WriteString(kMessageField,
+                                Shortened(MessageOf(status), kMaxDetailsMessageBytes), &coded);
     WireFormatLite::WriteString(kDetailsField, any.SerializeAsString(), &coded);
   }
   return out;
@@ -88,8 +107,18 @@ grpc::Status ToGrpc(const Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());  // the same numbers by definition
   const auto payload = status.GetPayload(kTypeUrl);
-  if (!payload.has_value()) return grpc::Status(code, MessageOf(status));
-  return grpc::Status(code, MessageOf(status), EncodeRpcStatus(status, std::string(*payload)));
+  const std::string message = Shortened(MessageOf(status), kMaxMessageCost);
+  if (!payload.has_value()) return grpc::Status(code, message);
+  std::string details = EncodeRpcStatus(status, std::string(*payload));
+  if (details.size() > kMaxDetailsBytes) {  // as many fields as there is room for
+    type::v1::ErrorInfo info = ErrorInfoOf(status).value_or(type::v1::ErrorInfo());
+    while (details.size() > kMaxDetailsBytes && info.fields_size() > 0) {
+      info.mutable_fields()->RemoveLast();
+      details = EncodeRpcStatus(status, info.SerializeAsString());
+    }
+    if (details.size() > kMaxDetailsBytes) details.clear();
+  }
+  return grpc::Status(code, message, details);
 }
 
 Status FromGrpc(const grpc::Status& status) {

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # titan_fuzz(<name> USES <modules> CORPUS <files or folders, from the top of the repository or absolute>
-#            [LIBS ...]): build/tests/fuzz_<name> out of tests/fuzz/<name>_fuzz.cc; two seconds of it in
-# make test, a million mutations in make test-long.
+#            [LIBS ...] [METHODS ...]): build/tests/fuzz_<name> out of tests/fuzz/<name>_fuzz.cc; two seconds
+# of it in make test, a million mutations in make test-long, with METHODS a million of each.
 
 function(titan_fuzz name)
-  cmake_parse_arguments(PARSE_ARGV 1 F "" "" "USES;CORPUS;LIBS")
+  cmake_parse_arguments(PARSE_ARGV 1 F "" "" "USES;CORPUS;LIBS;METHODS")
   set(corpus)
   foreach(path IN LISTS F_CORPUS)
     get_filename_component(path ${path} ABSOLUTE BASE_DIR ${PROJECT_SOURCE_DIR})
@@ -24,8 +24,17 @@ function(titan_fuzz name)
   target_link_libraries(fuzz_${name} PRIVATE ${targets} titan_core_base ${F_LIBS})
   add_test(NAME unit/fuzz_${name} COMMAND fuzz_${name} --seconds 2 ${corpus})
   set_tests_properties(unit/fuzz_${name} PROPERTIES LABELS unit TIMEOUT 120)
-  add_test(NAME long/fuzz_${name} COMMAND fuzz_${name} --runs 1000000 --seed 2 ${corpus})
-  set_tests_properties(long/fuzz_${name} PROPERTIES LABELS long TIMEOUT 3600)
+  target_compile_definitions(fuzz_${name} PRIVATE TITAN_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(F_METHODS)
+    foreach(method IN LISTS F_METHODS)
+      add_test(NAME long/fuzz_${name}/${method}
+        COMMAND fuzz_${name} --method ${method} --runs 1000000 --seed 2 ${corpus})
+      set_tests_properties(long/fuzz_${name}/${method} PROPERTIES LABELS long TIMEOUT 3600)
+    endforeach()
+  else()
+    add_test(NAME long/fuzz_${name} COMMAND fuzz_${name} --runs 1000000 --seed 2 ${corpus})
+    set_tests_properties(long/fuzz_${name} PROPERTIES LABELS long TIMEOUT 3600)
+  endif()
   set_property(GLOBAL APPEND PROPERTY TITAN_ASAN_TESTS fuzz_${name})
 endfunction()
 
@@ -40,3 +49,8 @@ file(GLOB tiny_configs ${PROJECT_SOURCE_DIR}/tests/golden/model/tiny/*/config.js
 titan_fuzz(model_config USES core/formats CORPUS tests/fuzz/corpus/model_config ${tiny_configs})
 titan_fuzz(jsonl USES orchestrator CORPUS tests/fuzz/corpus/jsonl)
 titan_fuzz(daemon_config USES services/rpc CORPUS tests/fuzz/corpus/daemon_config)
+# The handlers behind every RPC, without gRPC's transport, which would be most of the time.
+titan_fuzz(orchestrator_rpc USES services/orchestrator
+  CORPUS tests/fuzz/corpus/orchestrator_rpc
+  METHODS SubmitJob GetJob ListJobs WatchJob CancelJob RegisterWorker Heartbeat ListWorkers CheckJob
+          ListRollouts Chat UploadData ListData)

@@ -4,6 +4,7 @@
 // seed, so that a run can be repeated.
 //
 //   fuzz_<target> [--runs N] [--seconds S] [--seed K] [--max_bytes B] <file or folder>...
+// Further flags with a value are the target's.
 //
 // Ends after N mutations or S seconds, whichever comes first. A crash, an input that takes longer
 // than 20 s, or one that needs more than 1 GiB of memory ends the process with another status than
@@ -30,6 +31,11 @@
 #include "core/base/philox.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// What a target may have besides, as libFuzzer knows it: set-up, and a mutation of its own, which
+// takes turns with those below.
+extern "C" __attribute__((weak)) int LLVMFuzzerInitialize(int* argc, char*** argv);
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                                                size_t max_size, unsigned int seed);
 
 namespace {
 
@@ -39,7 +45,7 @@ constexpr rlim_t kMemoryBytes = rlim_t{1} << 30;
 // For the signal handler: the input in hand and where it goes.
 const uint8_t* current_data = nullptr;
 size_t current_size = 0;
-char failure_path[256];
+char failure_path[4096];
 
 void WriteCurrent(const char* what) {
   const int fd = open(failure_path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -272,7 +278,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string name = std::filesystem::path(argv[0]).filename().string();
-  std::snprintf(failure_path, sizeof(failure_path), "fuzz-failure-%s", name.c_str());
+  const std::string failure =  // whole: a target may change the folder
+      (std::filesystem::current_path() / ("fuzz-failure-" + name)).string();
+  std::snprintf(failure_path, sizeof(failure_path), "%s", failure.c_str());
 #ifndef __SANITIZE_ADDRESS__
   const rlimit limit = {kMemoryBytes, kMemoryBytes};
   setrlimit(RLIMIT_AS, &limit);
@@ -281,6 +289,7 @@ int main(int argc, char** argv) {
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM}) {
     signal(number, OnSignal);
   }
+  if (LLVMFuzzerInitialize != nullptr) LLVMFuzzerInitialize(&argc, &argv);
   for (const Bytes& input : corpus) RunOne(input);
   Random random(seed);
   const auto start = std::chrono::steady_clock::now();
@@ -291,8 +300,14 @@ int main(int argc, char** argv) {
   for (; runs == 0 || done < runs; ++done) {
     if (done % 64 == 0 && elapsed() > seconds) break;
     Bytes input = corpus[random.Below(corpus.size())];
-    for (size_t count = 1 + random.Below(8); count > 0; --count) {
-      Mutate(corpus, max_bytes, &random, &input);
+    if (LLVMFuzzerCustomMutator != nullptr && random.Below(2) == 0) {
+      const size_t size = input.size();
+      input.resize(std::max(size, max_bytes));
+      input.resize(LLVMFuzzerCustomMutator(input.data(), size, input.size(), random.Next()));
+    } else {
+      for (size_t count = 1 + random.Below(8); count > 0; --count) {
+        Mutate(corpus, max_bytes, &random, &input);
+      }
     }
     RunOne(input);
   }

@@ -78,6 +78,8 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
       {"training.weight_decay", [](JobSpec& s) { s.training.weight_decay = 2; }},
       {"training.max_gradient_norm", [](JobSpec& s) { s.training.max_gradient_norm = 0; }},
       {"training.max_gradient_norm", [](JobSpec& s) { s.training.max_gradient_norm = -1; }},
+      {"training.max_gradient_norm", [](JobSpec& s) { s.training.max_gradient_norm = 1e-320; }},
+      {"name", [](JobSpec& s) { s.name = "two\nlines"; }},
       {"training.max_gradient_norm", [&](JobSpec& s) { s.training.max_gradient_norm = nan; }},
       {"training.max_gradient_norm", [&](JobSpec& s) { s.training.max_gradient_norm = inf; }},
       {"training.shards", [](JobSpec& s) { s.training.shards = 3; }},

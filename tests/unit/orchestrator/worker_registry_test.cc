@@ -37,6 +37,18 @@ TEST(WorkerRegistryTest, LivesAreToldApart) {
   EXPECT_TRUE(registry.Heartbeat({"g", "2"}, At(3)).ok());
 }
 
+TEST(WorkerRegistryTest, NamesThatWouldForgeLinesAreRefused) {
+  WorkerRegistry registry(Millis(5000));
+  for (const std::string& name :
+       {std::string("a\"b"), std::string("two\nlines"), std::string("x\"} 1\nforged_total 7\n"),
+        std::string("tab\there"), std::string("\xc3\xa9"), std::string(), std::string(65, 'x')}) {
+    const auto refused = registry.Register(Worker(name, "1", WorkerRole::kTrainer), At(0));
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(MessageOf(refused.status()).find("worker.worker_id"), std::string::npos);
+  }
+  EXPECT_TRUE(registry.workers().empty());
+}
+
 TEST(WorkerRegistryTest, SilentWorkersAreLost) {
   WorkerRegistry registry(Millis(5000));
   ASSERT_TRUE(registry.Register(Worker("a", "1", WorkerRole::kTrainer), At(0)).ok());

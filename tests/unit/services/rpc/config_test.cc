@@ -54,12 +54,26 @@ TEST(ConfigTest, WrongTypesAndRangesAreRefusedWithThePath) {
             "c.json:1:29: rollout.temperature: 1e39 is out of range of the type");
   EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": 3}"),
             "c.json:1:14: training: wants an object, has a number");
-  EXPECT_EQ(ErrorOf<JobSpec>("{\"name\": null}"), "c.json:1:10: name: wants a string, has null");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"name\": [null]}"),
+            "c.json:1:10: name: wants a string, has an array");
   EXPECT_EQ(ErrorOf<ClusterConfig>("{\"generators\": [{}, {\"daemon\": {\"listn\": \"x\"}}]}"),
             "c.json:1:33: generators[1].daemon.listn: unknown field; did you mean \"listen\"?");
   EXPECT_EQ(ErrorOf<ClusterConfig>("{\"generators\": {}}"),
             "c.json:1:16: generators: wants an array, has an object");
   EXPECT_EQ(ErrorOf<JobSpec>("[]"), "c.json:1:1: the document: wants an object, has an array");
+}
+
+TEST(ConfigTest, NullIsAsIfTheFieldWereNotWritten) {
+  JobSpec spec;
+  spec.set_name("before");
+  ConfigOrigins origins;
+  const Status status = ReadConfigText(
+      R"({"name": null, "training": {"beta1": null}, "model": null})", "c.json", &spec, &origins);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(spec.name(), "before");
+  EXPECT_FALSE(spec.training().has_beta1());
+  EXPECT_FALSE(spec.has_model());
+  EXPECT_NE(ErrorOf<JobSpec>("{\"nmae\": null}"), "");
 }
 
 TEST(ConfigTest, AllProblemsAreReportedAtOnce) {

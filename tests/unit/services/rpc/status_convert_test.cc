@@ -52,5 +52,29 @@ TEST(StatusConvertTest, EveryCutOfTheDetailIsHarmless) {
                    .has_value());
 }
 
+// Trailing metadata of more than 8 KiB would reach no client.
+TEST(StatusConvertTest, WhatIsLongIsCutToWhatACallCarries) {
+  type::v1::ErrorInfo info;
+  info.set_reason("MANY");
+  for (int i = 0; i < 500; ++i) {
+    info.add_fields()->set_path("field-" + std::to_string(i));
+    info.mutable_fields(i)->set_description(std::string(40, 'd'));
+  }
+  for (const char* piece : {"x", "%", "\xc3\xa9"}) {
+    std::string message;
+    while (message.size() < 100'000) message += piece;
+    const grpc::Status sent = ToGrpc(WithErrorInfo(InvalidArgument(message), info));
+    size_t cost = sent.error_details().size() * 4 / 3;
+    for (const char c : sent.error_message()) cost += c >= 0x20 && c < 0x7f && c != '%' ? 1 : 3;
+    EXPECT_LT(cost, 8000u);
+    EXPECT_NE(sent.error_message().find("... (100000 bytes)"), std::string::npos);
+    const auto got = ErrorInfoOf(FromGrpc(sent));
+    ASSERT_TRUE(got.has_value());
+    EXPECT_EQ(got->reason(), "MANY");
+    EXPECT_GT(got->fields_size(), 20);
+    EXPECT_EQ(got->fields(0).path(), "field-0");
+  }
+}
+
 }  // namespace
 }  // namespace titan::rpc
