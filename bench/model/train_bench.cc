@@ -100,7 +100,7 @@ int Main(int argc, char** argv) {
   const std::vector<trainer::TrainingSample> samples = ReadBatch(argv[2]);
   kernels::Pool pool(std::atoi(options.at("threads").c_str()));
   const kernels::NumericThread numeric;
-  const auto source = OrExit(formats::OpenModelSource(argv[1]));
+  auto source = OrExit(formats::OpenModelSource(argv[1]));
   trainer::TrainConfig config;
   config.optimizer.lr = 1e-6;
   config.recompute = OrExit(model::RecomputeFromName(options.at("recompute")));
@@ -116,6 +116,7 @@ int Main(int argc, char** argv) {
   auto run = OrExit(trainer::TrainRun::Create(*decoder, pool, config, Now));
   const Status loaded = model::LoadWeights(pool, *source, decoder->master_table(), run->master());
   if (!loaded.ok()) Fail(loaded.ToString());
+  source.reset();  // as the trainer does: the file's pages are not part of an update
   nlohmann::json out;
   const auto num_groups = static_cast<int64_t>(samples.back().group_index) + 1;
   const int updates = std::atoi(options.at("updates").c_str());
