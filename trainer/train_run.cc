@@ -2,6 +2,7 @@
 #include "trainer/train_run.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -36,8 +37,17 @@ void FlushDenormals(std::byte* floats, int64_t bytes) {
 
 bool IsPowerOfTwo(int n) { return n > 0 && (n & (n - 1)) == 0; }
 
-// Buffers of the shard tree: after shard i at most log2(i + 1) + 1 partial sums are open.
-int NumGradientBuffers(int num_shards) { return std::bit_width(static_cast<unsigned>(num_shards)); }
+// Buffers of the shard tree: after shard i at most log2(i + 1) + 1 partial sums are open. Between
+// ranks the sums of a rank's own subtrees wait beside those that are joined.
+int NumGradientBuffers(int num_shards, int num_ranks) {
+  const int open = std::bit_width(static_cast<unsigned>(num_shards));
+  if (num_ranks == 1) return open;
+  size_t own = 0;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    own = std::max(own, SubtreesOf(num_shards, num_ranks, rank).size());
+  }
+  return open + static_cast<int>(own);
+}
 
 Status ValidateConfig(const TrainConfig& config) {
   if (!IsPowerOfTwo(config.num_shards) || config.num_shards > 1024) {
@@ -86,79 +96,13 @@ model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
 
 }  // namespace
 
-// Items of one pack, laid end to end.
-struct TrainRun::PackedBatch {
-  std::vector<const TrainingSample*> samples;
-  std::vector<int32_t> tokens;
-  std::vector<int32_t> run_lengths;
-  std::vector<int32_t> run_parents;
-  std::vector<int32_t> rows;     // those that predict a reply token
-  std::vector<int32_t> targets;  // parallel to rows
-  // Of each reply token, samples end to end: the index in rows of the one that predicts it.
-  std::vector<int32_t> predicted_by;
-  std::span<const kernels::RowRange> units;
-
-  model::TrainBatch view() const {
-    return {tokens, run_lengths, run_parents, rows, targets, units};
-  }
-
-  void AddSample(const TrainingSample& sample);
-  void AddGroup(std::span<const TrainingSample* const> group);
-
- private:
-  void Predict(int32_t row, TokenId target) {
-    rows.push_back(row);
-    targets.push_back(target);
-  }
-  int32_t AddRun(std::span<const TokenId> first, std::span<const TokenId> second, int32_t parent) {
-    const auto first_row = static_cast<int32_t>(tokens.size());
-    tokens.insert(tokens.end(), first.begin(), first.end());
-    tokens.insert(tokens.end(), second.begin(), second.end());
-    run_lengths.push_back(static_cast<int32_t>(first.size() + second.size()));
-    run_parents.push_back(parent);
-    return first_row;
-  }
-};
-
-void TrainRun::PackedBatch::AddSample(const TrainingSample& sample) {
-  samples.push_back(&sample);
-  const int32_t first_row = AddRun(sample.prompt, sample.reply, -1);
-  const auto prompt_size = static_cast<int32_t>(sample.prompt.size());
-  for (size_t t = 0; t < sample.reply.size(); ++t) {
-    predicted_by.push_back(static_cast<int32_t>(rows.size()));
-    Predict(first_row + prompt_size - 1 + static_cast<int32_t>(t), sample.reply[t]);
-  }
-}
-
-// The replies in order, then the prompt, whose last row predicts the first token of each of them.
-void TrainRun::PackedBatch::AddGroup(std::span<const TrainingSample* const> group) {
-  const auto parent = static_cast<int32_t>(run_lengths.size() + group.size());
-  const size_t first_token = predicted_by.size();
-  for (const TrainingSample* sample : group) {
-    samples.push_back(sample);
-    const int32_t first_row = AddRun(sample->reply, {}, parent);
-    predicted_by.push_back(0);  // set below
-    for (size_t t = 1; t < sample->reply.size(); ++t) {
-      predicted_by.push_back(static_cast<int32_t>(rows.size()));
-      Predict(first_row + static_cast<int32_t>(t) - 1, sample->reply[t]);
-    }
-  }
-  const std::vector<TokenId>& prompt = group.front()->prompt;
-  const int32_t branch = AddRun(prompt, {}, -1) + static_cast<int32_t>(prompt.size()) - 1;
-  size_t token = first_token;
-  for (const TrainingSample* sample : group) {
-    predicted_by[token] = static_cast<int32_t>(rows.size());
-    Predict(branch, sample->reply.front());
-    token += sample->reply.size();
-  }
-}
-
 TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
-                   Clock clock)
-    : decoder_(decoder), pool_(pool), config_(config), clock_(std::move(clock)) {}
+                   Clock clock, Ranks* ranks)
+    : decoder_(decoder), pool_(pool), config_(config), clock_(std::move(clock)), ranks_(ranks) {}
 
-int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config) {
-  const int64_t slots = 3 + NumGradientBuffers(config.num_shards);
+int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config,
+                               int num_ranks) {
+  const int64_t slots = 3 + NumGradientBuffers(config.num_shards, num_ranks);
   const model::ParameterTable& table = decoder.master_table();
   int64_t bytes =
       slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
@@ -169,9 +113,15 @@ int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig&
 
 StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decoder,
                                                      kernels::Pool& pool, const TrainConfig& config,
-                                                     Clock clock) {
+                                                     Clock clock, Ranks* ranks) {
   TITAN_RETURN_IF_ERROR(ValidateConfig(config));
-  auto run = std::unique_ptr<TrainRun>(new TrainRun(decoder, pool, config, std::move(clock)));
+  if (ranks != nullptr && ranks->size() > config.num_shards) {
+    return InvalidArgument("training.shards: is " + std::to_string(config.num_shards) +
+                           ", must be at least the number of trainer ranks, " +
+                           std::to_string(ranks->size()));
+  }
+  auto run =
+      std::unique_ptr<TrainRun>(new TrainRun(decoder, pool, config, std::move(clock), ranks));
   const auto inverse = kernels::InverseTemperature(config.temperature);
   if (!inverse.ok() || !(config.temperature > 0)) {
     return InvalidArgument("rollout.temperature: must be above 0 for training");
@@ -189,7 +139,7 @@ Status TrainRun::Allocate() {
   }
   TITAN_ASSIGN_OR_RETURN(first_moment_, model::AllocateFloats(floats));
   TITAN_ASSIGN_OR_RETURN(second_moment_, model::AllocateFloats(floats));
-  for (int i = 0; i < NumGradientBuffers(config_.num_shards); ++i) {
+  for (int i = 0; i < NumGradientBuffers(config_.num_shards, num_ranks()); ++i) {
     TITAN_ASSIGN_OR_RETURN(model::Floats buffer, model::AllocateFloats(floats));
     gradients_.push_back(std::move(buffer));
   }
@@ -241,7 +191,7 @@ Status TrainRun::LayPacks(Shard* shard) const {
   return OkStatus();
 }
 
-TrainRun::PackedBatch TrainRun::Lay(const Shard& shard, const Pack& pack) const {
+PackedBatch TrainRun::Lay(const Shard& shard, const Pack& pack) const {
   PackedBatch batch;
   batch.units = pack.units;
   for (int64_t i = 0; i < pack.num_items; ++i) {
@@ -315,7 +265,8 @@ StatusOr<ParityResult> TrainRun::Compare(const void* slot,
 }
 
 Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts, bool compare,
-                                 float* gradient, UpdateResult* result) {
+                                 float* gradient, UpdateResult* result,
+                                 std::vector<SampleFigures>* figures) {
   TITAN_ASSIGN_OR_RETURN(const void* slot, ForwardSlot());
   const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
   const model::GradientBuffers buffers{gradient, tied_embedding_.get()};
@@ -330,20 +281,12 @@ Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts,
     size_t at = 0;
     for (const TrainingSample* sample : batch.samples) {
       const size_t n = sample->reply.size();
-      result->sample_tokens_max = std::max(result->sample_tokens_max, sample->length());
       const double weight = AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
       const SequenceLoss loss =
           PolicySequenceLoss(config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs,
                              sample->advantage, weight, std::span(derivative).subspan(at, n));
       at += n;
-      if (!std::isfinite(loss.loss)) {
-        return DataLoss("sample " + ToHex(sample->id.value) + ": the loss is " +
-                        std::to_string(loss.loss));
-      }
-      result->loss += loss.loss;
-      result->ratio_mean += loss.ratio_sum;
-      result->ratio_max = std::max(result->ratio_max, loss.ratio_max);
-      result->clip_fraction += static_cast<double>(loss.clipped_tokens);
+      figures->push_back({loss.loss, loss.ratio_sum, loss.ratio_max, loss.clipped_tokens});
     }
     std::vector<float> by_row(derivative.size());
     for (size_t i = 0; i < derivative.size(); ++i) {
@@ -418,6 +361,116 @@ StatusOr<std::vector<TrainRun::Shard>> TrainRun::Shards(std::span<const Training
   return shards;
 }
 
+size_t TrainRun::TakeBuffer() {
+  TITAN_CHECK(!free_buffers_.empty());
+  const size_t buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  return buffer;
+}
+
+void TrainRun::PushSum(const OpenSum& sum, std::vector<OpenSum>* stack) {
+  stack->push_back(sum);
+  while (stack->size() >= 2) {
+    OpenSum& left = (*stack)[stack->size() - 2];
+    const OpenSum right = stack->back();
+    if (left.shards.size != right.shards.size || left.shards.first % (2 * left.shards.size) != 0) {
+      return;
+    }
+    kernels::AddInto(pool_, decoder_.master_table().slot_floats(), gradients_[left.buffer].get(),
+                     gradients_[right.buffer].get());
+    left.shards.size *= 2;
+    free_buffers_.push_back(right.buffer);
+    stack->pop_back();
+  }
+}
+
+StatusOr<size_t> TrainRun::Gradient(const std::vector<Shard>& shards, const UpdateCounts& counts,
+                                    bool compare, UpdateResult* result,
+                                    std::vector<SampleFigures>* figures) {
+  const auto slot_bytes = static_cast<size_t>(decoder_.master_table().slot_bytes());
+  free_buffers_.clear();
+  for (size_t i = gradients_.size(); i > 0; --i) free_buffers_.push_back(i - 1);
+  std::vector<OpenSum> own;
+  for (const Subtree& subtree : SubtreesOf(config_.num_shards, num_ranks(), rank())) {
+    std::vector<OpenSum> stack;
+    for (int shard = subtree.first; shard < subtree.first + subtree.size; ++shard) {
+      const OpenSum sum = {{shard, 1}, TakeBuffer()};
+      float* gradient = gradients_[sum.buffer].get();
+      std::memset(gradient, 0, slot_bytes);
+      TITAN_RETURN_IF_ERROR(AccumulateShard(shards[static_cast<size_t>(shard)], counts, compare,
+                                            gradient, result, figures));
+      PushSum(sum, &stack);
+    }
+    TITAN_CHECK(stack.size() == 1 && stack.front().shards == subtree);
+    own.push_back(stack.front());
+  }
+  if (num_ranks() == 1) return own.front().buffer;
+  std::vector<OpenSum> stack;
+  auto next = own.begin();
+  for (int from = 0; from < num_ranks(); ++from) {
+    for (const Subtree& subtree : SubtreesOf(config_.num_shards, num_ranks(), from)) {
+      const OpenSum sum = from == rank() ? *next++ : OpenSum{subtree, TakeBuffer()};
+      auto* bytes = reinterpret_cast<std::byte*>(gradients_[sum.buffer].get());
+      TITAN_RETURN_IF_ERROR(ranks_->Broadcast(from, {bytes, slot_bytes}));
+      PushSum(sum, &stack);
+    }
+  }
+  TITAN_CHECK(stack.size() == 1 && stack.front().shards.size == config_.num_shards);
+  return stack.front().buffer;
+}
+
+Status TrainRun::ExchangeFigures(const std::vector<Shard>& shards,
+                                 std::vector<SampleFigures>* figures, ParityResult* parity) {
+  if (num_ranks() == 1) return OkStatus();
+  struct Compared {
+    double difference_max;
+    uint64_t tokens_differing, tokens_compared;
+    uint32_t samples_per_pack_min, num_differences;
+    std::array<ParityDifference, kDifferencesKept> differences;
+  };
+  const std::vector<SampleFigures> own = std::move(*figures);
+  const ParityResult compared = std::move(*parity);
+  figures->clear();
+  *parity = {};
+  for (int from = 0; from < num_ranks(); ++from) {
+    size_t samples = 0;
+    for (const Subtree& subtree : SubtreesOf(config_.num_shards, num_ranks(), from)) {
+      for (int shard = subtree.first; shard < subtree.first + subtree.size; ++shard) {
+        samples += shards[static_cast<size_t>(shard)].samples.size();
+      }
+    }
+    std::vector<SampleFigures> part(samples);
+    Compared header = {};
+    if (from == rank()) {
+      part = own;
+      header = {compared.difference_max,
+                compared.tokens_differing,
+                compared.tokens_compared,
+                compared.samples_per_pack_min,
+                static_cast<uint32_t>(compared.differences.size()),
+                {}};
+      std::copy(compared.differences.begin(), compared.differences.end(),
+                header.differences.begin());
+    }
+    TITAN_RETURN_IF_ERROR(ranks_->Broadcast(from, std::as_writable_bytes(std::span(part))));
+    TITAN_RETURN_IF_ERROR(ranks_->Broadcast(from, std::as_writable_bytes(std::span(&header, 1))));
+    figures->insert(figures->end(), part.begin(), part.end());
+    parity->difference_max = std::max(parity->difference_max, header.difference_max);
+    parity->tokens_differing += header.tokens_differing;
+    parity->tokens_compared += header.tokens_compared;
+    const uint32_t smallest = header.samples_per_pack_min;
+    if (smallest > 0 &&
+        (parity->samples_per_pack_min == 0 || smallest < parity->samples_per_pack_min)) {
+      parity->samples_per_pack_min = smallest;
+    }
+    const size_t room = kDifferencesKept - parity->differences.size();
+    parity->differences.insert(
+        parity->differences.end(), header.differences.begin(),
+        header.differences.begin() + std::min<size_t>(room, header.num_differences));
+  }
+  return OkStatus();
+}
+
 StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                         bool compare) {
   const kernels::NumericThread numeric;
@@ -433,6 +486,7 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
       }
       counts.tokens += static_cast<int64_t>(sample->reply.size());
       ++counts.sequences;
+      result.sample_tokens_max = std::max(result.sample_tokens_max, sample->length());
     }
   }
   if (counts.sequences == 0) return result;
@@ -444,27 +498,31 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
     const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
     std::memset(tied_embedding_.get(), 0, static_cast<size_t>(embedding.bytes));
   }
-  const size_t slot_bytes = static_cast<size_t>(decoder_.master_table().slot_bytes());
-  size_t open = 0;  // partial sums on the stack
-  for (int shard = 0; shard < config_.num_shards; ++shard) {
-    float* gradient = gradients_[open++].get();
-    std::memset(gradient, 0, slot_bytes);
-    const Shard& part = shards[static_cast<size_t>(shard)];
-    TITAN_RETURN_IF_ERROR(AccumulateShard(part, counts, compare, gradient, &result));
-    for (int merge = 0; merge < kernels::MergesAfterShard(shard); ++merge) {
-      --open;
-      kernels::AddInto(pool_, decoder_.master_table().slot_floats(), gradients_[open - 1].get(),
-                       gradients_[open].get());
+  std::vector<SampleFigures> figures;
+  TITAN_ASSIGN_OR_RETURN(const size_t gradient,
+                         Gradient(shards, counts, compare, &result, &figures));
+  TITAN_RETURN_IF_ERROR(ExchangeFigures(shards, &figures, &result.parity));
+  auto figure = figures.begin();
+  for (const Shard& shard : shards) {
+    for (const TrainingSample* sample : shard.samples) {
+      if (!std::isfinite(figure->loss)) {
+        return DataLoss("sample " + ToHex(sample->id.value) + ": the loss is " +
+                        std::to_string(figure->loss));
+      }
+      result.loss += figure->loss;
+      result.ratio_mean += figure->ratio_sum;
+      result.ratio_max = std::max(result.ratio_max, figure->ratio_max);
+      result.clip_fraction += static_cast<double>(figure->clipped_tokens);
+      ++figure;
     }
   }
-  TITAN_CHECK(open == 1);
   if (!std::isfinite(result.loss)) {
     return DataLoss("the loss of the step is " + std::to_string(result.loss));
   }
   result.ratio_mean /= static_cast<double>(counts.tokens);
   result.clip_fraction /= static_cast<double>(counts.tokens);
   const double start = clock_();
-  TITAN_RETURN_IF_ERROR(Step(gradients_[0].get(), &result));
+  TITAN_RETURN_IF_ERROR(Step(gradients_[gradient].get(), &result));
   result.optimizer_seconds = clock_() - start;
   return result;
 }

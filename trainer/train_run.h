@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank's training state of one run: master weights, moments, gradients; and what a step does
-// with them. Publishing, leases and messages are the caller's.
+// with them. Publishing, leases and messages are the caller's. Every rank holds the whole state and
+// computes the shards that it owns; the sums are exchanged and every rank takes the same step, so
+// the result is that of one rank, bit for bit.
 //
 //   Load -> version 0;  per step:  Compare (parity, under an older version's slot) -> Update ->
 //   WriteSlot
@@ -29,8 +31,10 @@
 #include "core/model/decoder.h"
 #include "core/model/memory.h"
 #include "core/model/torch/trainable_decoder.h"
+#include "trainer/packed_batch.h"
 #include "trainer/packing.h"
 #include "trainer/policy_loss.h"
+#include "trainer/ranks.h"
 #include "trainer/training_sample.h"
 
 namespace titan::trainer {
@@ -87,13 +91,14 @@ class TrainRun {
   using Clock = std::function<double()>;
 
   // Bytes that a run of this model needs beside the weight store's slots.
-  static int64_t MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config);
+  static int64_t MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config,
+                              int num_ranks = 1);
 
-  // decoder and pool must outlive the run. InvalidArgument names the config field;
-  // ResourceExhausted: the memory cannot be had.
+  // decoder, pool and ranks must outlive the run; ranks null: this one is alone. InvalidArgument
+  // names the config field; ResourceExhausted: the memory cannot be had.
   static StatusOr<std::unique_ptr<TrainRun>> Create(const model::Decoder& decoder,
                                                     kernels::Pool& pool, const TrainConfig& config,
-                                                    Clock clock);
+                                                    Clock clock, Ranks* ranks = nullptr);
 
   // Master weights in the layout of the decoder's master table, to be filled once before the first
   // step.
@@ -111,7 +116,9 @@ class TrainRun {
   // weights in force). InvalidArgument names the sample: order, lengths, token ids outside the
   // vocabulary, log-probs that are not finite; found before anything is computed, the state stays
   // whole. DataLoss: an advantage, loss, gradient or weight is not a finite number; the state is
-  // whole unless the optimizer step itself made it, so the caller must treat it as lost.
+  // whole unless the optimizer step itself made it, so the caller must treat it as lost. Every rank
+  // is given the same samples; timings are this rank's own. Another error of an exchange between
+  // ranks: the state is whole.
   StatusOr<UpdateResult> Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                 bool compare);
 
@@ -120,7 +127,6 @@ class TrainRun {
   Status WriteSlot(void* slot);
 
  private:
-  struct PackedBatch;
   // Samples in plan order and how they are laid into packs.
   struct Shard {
     std::vector<const TrainingSample*> samples;
@@ -128,8 +134,23 @@ class TrainRun {
     std::vector<Pack> packs;
   };
 
+  // What one sample adds to the step's figures; exchanged between ranks.
+  struct SampleFigures {
+    double loss = 0.0;
+    double ratio_sum = 0.0;
+    double ratio_max = 0.0;
+    int64_t clipped_tokens = 0;
+  };
+  // The sum of the gradients of a subtree, in buffer gradients_[buffer].
+  struct OpenSum {
+    Subtree shards;
+    size_t buffer = 0;
+  };
+
   TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
-           Clock clock);
+           Clock clock, Ranks* ranks);
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  int num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
   Status Allocate();
   Status CheckSample(const TrainingSample& sample) const;
   StatusOr<std::vector<Shard>> Shards(std::span<const TrainingSample> samples,
@@ -142,7 +163,18 @@ class TrainRun {
   Status TrainingForward(const model::Weights& weights, const PackedBatch& batch,
                          std::span<float> log_probs);
   Status AccumulateShard(const Shard& shard, const UpdateCounts& counts, bool compare,
-                         float* gradient, UpdateResult* result);
+                         float* gradient, UpdateResult* result,
+                         std::vector<SampleFigures>* figures);
+  // The gradient of all shards, in the buffer that is returned.
+  StatusOr<size_t> Gradient(const std::vector<Shard>& shards, const UpdateCounts& counts,
+                            bool compare, UpdateResult* result,
+                            std::vector<SampleFigures>* figures);
+  // Adds the two newest sums as long as they are the halves of one node.
+  void PushSum(const OpenSum& sum, std::vector<OpenSum>* stack);
+  size_t TakeBuffer();
+  // Figures of all ranks' samples in plan order, and their comparisons.
+  Status ExchangeFigures(const std::vector<Shard>& shards, std::vector<SampleFigures>* figures,
+                         ParityResult* parity);
   Status Step(float* gradient, UpdateResult* result);
   void ForBlocks(int64_t bytes, const std::function<void(int64_t begin, int64_t count)>& body);
   // What forward and backward read: the master itself, or in W16 its rounding, made anew if stale.
@@ -152,6 +184,7 @@ class TrainRun {
   kernels::Pool& pool_;
   const TrainConfig config_;
   const Clock clock_;
+  Ranks* const ranks_;
   float inverse_temperature_ = 1.0f;
   std::unique_ptr<model::TrainableDecoder> trainable_;
   model::Floats master_;
@@ -159,7 +192,8 @@ class TrainRun {
   bool forward_is_current_ = false;
   model::Floats first_moment_;
   model::Floats second_moment_;
-  std::vector<model::Floats> gradients_;  // log2(Z) + 1, used as a stack by the shard tree
+  std::vector<model::Floats> gradients_;  // sums of subtrees; those not in free_buffers_ are open
+  std::vector<size_t> free_buffers_;
   model::Floats tied_embedding_;
   kernels::AdamWPowers powers_;
 };

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(trainer_test LABEL unit
-  SOURCES unit/trainer/packing_test.cc unit/trainer/policy_loss_test.cc USES trainer core/kernels)
+  SOURCES unit/trainer/packing_test.cc unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc USES trainer core/kernels)
 titan_test(policy_loss_golden_test LABEL golden SOURCES golden_runner/policy_loss_golden_test.cc
   USES trainer orchestrator LIBS nlohmann_json::nlohmann_json)
 set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES loss/policy_loss.json)
 titan_test(trainer_generator_parity_test LABEL parity TIMEOUT 240
   SOURCES parity/trainer_generator_parity_test.cc parity/w16_parity_test.cc
+  USES trainer generator core/model core/formats core/kernels)
+titan_test(layout_fuzz_test LABEL parity TIMEOUT 240 SOURCES parity/layout_fuzz_test.cc
   USES trainer generator core/model core/formats core/kernels)
 titan_test(perturbed_kernel_parity_test LABEL parity
   SOURCES parity/perturbed_kernel_parity_test.cc

@@ -73,11 +73,13 @@ inline std::vector<trainer::TrainingSample> Rollout(const TinyModel& model, kern
 
 // A run whose master weights are the model's.
 inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernels::Pool& pool,
-                                                  trainer::TrainConfig config) {
+                                                  trainer::TrainConfig config,
+                                                  trainer::Ranks* ranks = nullptr) {
   config.optimizer.lr = 1e-3;
   config.max_sequence_tokens = 128;
   config.shared_group_tokens = std::min<int64_t>(config.shared_group_tokens, 128);
-  auto run = trainer::TrainRun::Create(*model.decoder, pool, config, [] { return 0.0; });
+  auto run = trainer::TrainRun::Create(
+      *model.decoder, pool, config, [] { return 0.0; }, ranks);
   EXPECT_TRUE(run.ok()) << run.status();
   std::memcpy((*run)->master(), model.master.get(),
               static_cast<size_t>(model.decoder->master_table().slot_bytes()));
