@@ -4,3 +4,7 @@ titan_test(generator_test LABEL parity
   USES generator core/model core/formats core/kernels)
 # Free of LibTorch: also under the sanitizers, which run unit.
 set_tests_properties(parity/generator_test PROPERTIES LABELS "unit;parity")
+titan_test(model_host_test LABEL unit TIMEOUT 60
+  SOURCES unit/services/generator/model_host_test.cc support/small_model.cc
+  USES services/generator services/contract services/rpc generator weightstore weightstore/client core/model core/kernels
+       core/formats core/storage core/runtime core/base)

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what happens to a generator's model host while a version loads: Release, GetStatus's view,
+// a second load of the same and of another version, Stop, a load that fails; and that afterwards
+// nothing is held, leased or counted that should not be. Method: a real weight store in this
+// process, whose leader can be held at a gate; the control strand is this thread.
+#include "services/generator/model_host.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "services/contract/contract.h"
+#include "tests/support/small_model.h"
+#include "tests/support/weightstore_host.h"
+
+namespace titan::services {
+namespace {
+
+namespace asio = boost::asio;
+using generator::VersionKey;
+using weightstore::Manifest;
+
+// Lets AcquireLease wait at a gate, or fail; everything else goes through.
+class GatedLeader final : public weightstore::LeaderPort {
+ public:
+  explicit GatedLeader(weightstore::LeaderPort& leader) : leader_(leader) {}
+
+  StatusOr<weightstore::Registration> RegisterTrainer(const std::string& request_id,
+                                                      const std::string& run_id,
+                                                      const Manifest& manifest,
+                                                      uint32_t max_age) override {
+    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age);
+  }
+  StatusOr<weightstore::BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
+                                                  uint64_t version,
+                                                  std::chrono::milliseconds wait) override {
+    return leader_.BeginVersion(run_id, epoch, version, wait);
+  }
+  Status PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
+                 const Hash128& digest) override {
+    return leader_.PutDone(run_id, epoch, version, grant, digest);
+  }
+  StatusOr<int64_t> CommitVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
+                                  const Hash128& digest, const std::string& plan_digest,
+                                  uint64_t train_step) override {
+    return leader_.CommitVersion(run_id, epoch, version, digest, plan_digest, train_step);
+  }
+  StatusOr<weightstore::Lease> AcquireLease(const std::string& holder, const std::string& run_id,
+                                            uint64_t version, bool evaluation) override {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_ || failures_ > 0; });
+    --waiting_;
+    if (failures_ > 0) {
+      --failures_;
+      return Unavailable("the leader is down");
+    }
+    lock.unlock();
+    return leader_.AcquireLease(holder, run_id, version, evaluation);
+  }
+  Status ReleaseLease(uint64_t lease_id) override { return leader_.ReleaseLease(lease_id); }
+
+  void Close() { Set(false, 0); }
+  void Open() { Set(true, 0); }
+  // The next calls fail.
+  void Fail(int num) { Set(open_, num); }
+  int waiting() {
+    std::lock_guard lock(mutex_);
+    return waiting_;
+  }
+
+ private:
+  void Set(bool open, int failures) {
+    std::lock_guard lock(mutex_);
+    open_ = open;
+    failures_ = failures;
+    changed_.notify_all();
+  }
+
+  weightstore::LeaderPort& leader_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int failures_ = 0;
+  int waiting_ = 0;
+};
+
+test::SmallModelOptions Options(int32_t num_layers) {
+  test::SmallModelOptions options;
+  options.hidden_size = 64;
+  options.intermediate_size = 64;
+  options.vocab_size = 96;
+  options.num_layers = num_layers;
+  options.num_heads = 2;
+  options.num_kv_heads = 1;
+  options.head_dim = 32;
+  options.max_position_embeddings = 128;
+  return options;
+}
+
+// A run of a small model with versions 0..n-1 in a store.
+class SmallRun {
+ public:
+  SmallRun(weightstore::testing::Host& host, kernels::Pool& pool, const std::string& run_id,
+           int32_t num_layers, uint64_t num_versions, const std::string& contract = "") {
+    const formats::ModelConfig config = test::SmallModelConfig(Options(num_layers));
+    auto decoder = model::Decoder::Create(config, 0, model::Mode::kF32);
+    EXPECT_TRUE(decoder.ok()) << decoder.status();
+    Manifest manifest;
+    for (const model::Parameter& parameter : (*decoder)->table().parameters()) {
+      weightstore::TensorEntry entry;
+      entry.name = parameter.name;
+      entry.shape = parameter.shape;
+      entry.dtype = weightstore::DType::kF32;
+      if (parameter.layout == model::Layout::kPanels) {
+        entry.layout = weightstore::Layout::kPanels32;
+      }
+      entry.offset = static_cast<uint64_t>(parameter.offset);
+      entry.num_bytes = static_cast<uint64_t>(parameter.bytes);
+      manifest.tensors.push_back(std::move(entry));
+    }
+    manifest.slot_bytes = static_cast<uint64_t>((*decoder)->table().slot_bytes());
+    manifest.model_config_json = formats::ToHfConfigJson(config);
+    manifest.numerics_mode = model::ModeName(model::Mode::kF32);
+    manifest.contract_forward = contract;
+    if (contract.empty()) {
+      manifest.contract_forward = *RunForwardDigest(pool, config, model::Mode::kF32);
+    }
+    manifest.contract_training = "training";
+    auto made = weightstore::Publisher::Register(host.store(), {.socket_path = host.socket_path(),
+                                                                .run_id = run_id,
+                                                                .request_id = run_id,
+                                                                .manifest = std::move(manifest),
+                                                                .max_age = 2});
+    EXPECT_TRUE(made.ok()) << made.status();
+    publisher = *std::move(made);
+    for (uint64_t version = 0; version < num_versions; ++version) {
+      const auto begun = publisher->Begin(version, std::chrono::seconds(5));
+      EXPECT_TRUE(begun.ok()) << begun.status();
+      test::FillSmallModelSlot(pool, (*decoder)->table(), version, Options(num_layers),
+                               begun->bytes.data());
+      const auto digest = publisher->Finish();
+      EXPECT_TRUE(digest.ok()) << digest.status();
+      EXPECT_TRUE(publisher->Commit("plan", version).ok());
+      digests.push_back(ToHex(*digest));
+    }
+  }
+
+  std::unique_ptr<weightstore::Publisher> publisher;
+  std::vector<std::string> digests;
+};
+
+class ModelHostTest : public ::testing::Test {
+ protected:
+  ModelHostTest() {
+    config_.set_weightstore_socket(store_.socket_path());
+    config_.mutable_daemon()->set_worker_id("generator-0");
+    config_.mutable_kernels()->set_threads(1);
+    config_.set_max_versions(2);
+    config_.set_max_running_sequences(4);
+    config_.set_max_batch_tokens(16);
+    config_.set_max_queued_groups(4);
+    config_.set_kv_cache_bytes(1 << 20);
+    host_ = std::make_unique<ModelHost>(config_, leader_, context_);
+  }
+  ~ModelHostTest() override {
+    leader_.Open();
+    host_->Stop();
+    client_.CancelAll();
+    blocking_.Stop();
+    for (int i = 0; i < 100; ++i) io_.poll();
+    host_.reset();
+  }
+
+  template <typename T>
+  std::shared_ptr<std::optional<T>> Begin(asio::awaitable<T> work) {
+    auto result = std::make_shared<std::optional<T>>();
+    asio::co_spawn(io_, std::move(work), [result](std::exception_ptr failure, T value) {
+      if (failure) std::rethrow_exception(failure);
+      *result = std::move(value);
+    });
+    io_.poll();
+    return result;
+  }
+  template <typename T>
+  T End(const std::shared_ptr<std::optional<T>>& result) {
+    for (int i = 0; i < 20'000 && !result->has_value(); ++i) {
+      io_.run_one_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(result->has_value()) << "it does not end";
+    return result->value_or(T(Internal("it does not end")));
+  }
+  StatusOr<std::string> Load(const VersionKey& key) { return End(Begin(host_->Load(key))); }
+  Status Release(const VersionKey& key) { return End(Begin(host_->Release(key))); }
+  // Runs the strand until `num` loads stand at the gate.
+  void AwaitAtGate(int num) {
+    for (int i = 0; i < 20'000 && leader_.waiting() < num; ++i) {
+      io_.run_one_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_EQ(leader_.waiting(), num);
+  }
+  // Leases end when the daemon sees the connection close.
+  void ExpectNoLease() {
+    for (int i = 0; i < 5000 && store_.store().Stats().num_leases > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(store_.store().Stats().num_leases, 0u);
+  }
+
+  kernels::Pool pool_{1};
+  weightstore::testing::Host store_;
+  GatedLeader leader_{store_.store()};
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
+  runtime::Metrics metrics_;
+  SystemClock clock_;
+  rpc::RpcServer server_{io_.get_executor()};
+  rpc::RpcClient client_{io_.get_executor()};
+  runtime::BlockingPool blocking_;
+  config::v1::GeneratorConfig config_;
+  rpc::DaemonContext context_{io_.get_executor(),
+                              server_,
+                              client_,
+                              blocking_,
+                              metrics_,
+                              clock_,
+                              *config_.mutable_daemon(),
+                              "test",
+                              type::v1::WORKER_ROLE_GENERATOR,
+                              [] { return std::string("127.0.0.1:1"); },
+                              [](bool, const std::string&) {},
+                              [](const Status&) {}};
+  std::unique_ptr<ModelHost> host_;
+};
+
+TEST_F(ModelHostTest, LoadsServesAndGivesBack) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  EXPECT_EQ(host_->engine().status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);  // idempotent
+  EXPECT_TRUE(host_->engine().ok());
+  EXPECT_EQ(*Load({"run", 1}), run.digests[1]);
+  EXPECT_EQ(host_->held().size(), 2u);
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_TRUE(Release({"run", 1}).ok());
+  EXPECT_TRUE(host_->held().empty());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, WhileAVersionLoads) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  leader_.Close();
+  const auto load = Begin(host_->Load({"run", 0}));
+  AwaitAtGate(1);
+  // What GetStatus shows: it loads, nothing is held, nothing runs.
+  EXPECT_TRUE(host_->held().empty());
+  EXPECT_EQ(host_->loading(), (std::set<VersionKey>{{"run", 0}}));
+  EXPECT_EQ(host_->stats().running, 0);
+  EXPECT_FALSE(host_->engine().ok());
+  // The same load and a release are answered at once, and change nothing.
+  const Status again = Load({"run", 0}).status();
+  EXPECT_EQ(again.code(), StatusCode::kUnavailable);
+  EXPECT_NE(MessageOf(again).find("is being loaded"), std::string::npos) << again;
+  EXPECT_EQ(Release({"run", 0}).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Release({"run", 1}).ok());  // is not held
+  EXPECT_FALSE(load->has_value());
+  leader_.Open();
+  EXPECT_EQ(*End(load), run.digests[0]);
+  EXPECT_TRUE(host_->loading().empty());
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, TwoVersionsLoadAtOnceAndAThirdHasNoPlace) {
+  SmallRun run(store_, pool_, "run", 1, 3);
+  leader_.Close();
+  const auto first = Begin(host_->Load({"run", 1}));
+  const auto second = Begin(host_->Load({"run", 2}));
+  AwaitAtGate(2);
+  EXPECT_EQ(host_->loading().size(), 2u);
+  const Status third = Load({"run", 0}).status();
+  EXPECT_EQ(third.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(MessageOf(third).find("max_versions (2)"), std::string::npos) << third;
+  leader_.Open();
+  EXPECT_EQ(*End(first), run.digests[1]);
+  EXPECT_EQ(*End(second), run.digests[2]);
+  EXPECT_EQ(host_->held().size(), 2u);
+}
+
+TEST_F(ModelHostTest, AFailedLoadLeavesItsPlace) {
+  SmallRun run(store_, pool_, "run", 1, 1);
+  leader_.Fail(1);
+  const Status failed = Load({"run", 0}).status();
+  EXPECT_EQ(failed.code(), StatusCode::kUnavailable);
+  EXPECT_NE(MessageOf(failed).find("the leader is down"), std::string::npos) << failed;
+  EXPECT_TRUE(host_->loading().empty() && host_->held().empty());
+  EXPECT_EQ(Load({"run", 9}).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(Load({"other", 0}).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(host_->loading().empty() && host_->held().empty());
+  ExpectNoLease();
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+}
+
+TEST_F(ModelHostTest, StopEndsALoadThatWaits) {
+  SmallRun run(store_, pool_, "run", 1, 1);
+  leader_.Close();
+  const auto load = Begin(host_->Load({"run", 0}));
+  AwaitAtGate(1);
+  host_->Stop();
+  leader_.Open();
+  EXPECT_EQ(End(load).status().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(host_->held().empty() && host_->loading().empty());
+  EXPECT_EQ(Load({"run", 0}).status().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_FALSE(host_->engine().ok());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, StopWithHeldVersionsGivesThemBack) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  EXPECT_TRUE(Load({"run", 0}).ok());
+  leader_.Close();
+  const auto load = Begin(host_->Load({"run", 1}));
+  AwaitAtGate(1);
+  host_->Stop();
+  EXPECT_TRUE(host_->held().empty());
+  leader_.Open();
+  EXPECT_EQ(End(load).status().code(), StatusCode::kCancelled);
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, AnotherModelComesOnceNothingIsHeld) {
+  SmallRun one(store_, pool_, "one", 1, 1);
+  SmallRun two(store_, pool_, "two", 2, 1);
+  EXPECT_EQ(*Load({"one", 0}), one.digests[0]);
+  const Status refused = Load({"two", 0}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(refused).find("another model or mode"), std::string::npos) << refused;
+  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_TRUE(Release({"one", 0}).ok());
+  EXPECT_EQ(*Load({"two", 0}), two.digests[0]);
+  EXPECT_TRUE(Release({"two", 0}).ok());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, TwoModelsAtOnceAreNotMixed) {
+  SmallRun one(store_, pool_, "one", 1, 1);
+  SmallRun two(store_, pool_, "two", 2, 1);
+  leader_.Close();
+  const auto first = Begin(host_->Load({"one", 0}));
+  const auto second = Begin(host_->Load({"two", 0}));
+  AwaitAtGate(2);
+  leader_.Open();
+  const StatusOr<std::string> results[] = {End(first), End(second)};
+  // One of them is served; the other is refused, or replaced its model before it was held.
+  EXPECT_EQ(results[0].ok() + results[1].ok(), 1)
+      << results[0].status() << " " << results[1].status();
+  EXPECT_EQ(host_->held().size(), 1u);
+  const VersionKey held = host_->held().begin()->first;
+  EXPECT_EQ(held.run_id, results[0].ok() ? "one" : "two");
+  EXPECT_TRUE(Release(held).ok());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, AnotherContractIsRefusedAndTheNextRunServed) {
+  SmallRun foreign(store_, pool_, "foreign", 1, 1, "0123456789abcdef");
+  SmallRun run(store_, pool_, "run", 1, 1);
+  const Status refused = Load({"foreign", 0}).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(refused).find("0123456789abcdef"), std::string::npos) << refused;
+  EXPECT_TRUE(host_->held().empty() && host_->loading().empty());
+  ExpectNoLease();
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+}
+
+}  // namespace
+}  // namespace titan::services
