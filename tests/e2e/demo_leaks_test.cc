@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <net/if.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -140,20 +141,27 @@ Names Minus(const Names& from, const Names& what) {
   return left;
 }
 
-// Exit code; the demo's output goes to a file.
-int RunDemo(const std::string& folder, const std::string& log, int seed) {
+// The demo's output goes to a file.
+pid_t StartDemo(const std::string& folder, const std::string& log, int steps, int seed) {
   const std::string program = std::string(TITAN_BINARY_DIR) + "/bin/titan-demo";
-  const std::string number = std::to_string(seed);
+  const std::string count = std::to_string(steps), number = std::to_string(seed);
+  std::ofstream(folder + ".cluster.json")
+      << R"({"num_generators": 1, "generator": {"kernels": {"threads": 1}, "kv_cache_bytes": 67108864},)"
+      << R"( "trainer": {"kernels": {"threads": 1}}})";
   const pid_t pid = fork();
   if (pid == 0) {
     (void)!freopen("/dev/null", "r", stdin);
     (void)!freopen(log.c_str(), "w", stdout);
     dup2(1, 2);
-    execl(program.c_str(), program.c_str(), "--steps", "2", "--seed", number.c_str(), "--output",
-          folder.c_str(), "--model", SmallModelFolder().c_str(), "--cluster",
+    execl(program.c_str(), program.c_str(), "--steps", count.c_str(), "--seed", number.c_str(),
+          "--output", folder.c_str(), "--model", SmallModelFolder().c_str(), "--cluster",
           (folder + ".cluster.json").c_str(), nullptr);
     _exit(127);
   }
+  return pid;
+}
+
+int ExitCode(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -166,9 +174,6 @@ TEST(DemoLeaksTest, DemosInARowLeaveNothing) {
   SmallModelFolder();
   TestFolder folder("demo-leaks");
   const std::string output = folder.path() + "/demo";
-  std::ofstream(output + ".cluster.json")
-      << R"({"num_generators": 1, "generator": {"kernels": {"threads": 1}, "kv_cache_bytes": 67108864},)"
-      << R"( "trainer": {"kernels": {"threads": 1}}})";
   const bool alone = EnterNamespaces();
   if (!alone) std::cout << "namespaces are not allowed here: sockets and /tmp are not looked at\n";
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
@@ -179,7 +184,7 @@ TEST(DemoLeaksTest, DemosInARowLeaveNothing) {
   uint64_t bytes = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < num_demos; ++i) {
-    const int code = RunDemo(output, folder.path() + "/log", 1 + i % 3);
+    const int code = ExitCode(StartDemo(output, folder.path() + "/log", 2, 1 + i % 3));
     ASSERT_EQ(code, 0) << "demo " << i << ":\n" << std::ifstream(folder.path() + "/log").rdbuf();
     // Processes: whatever is left is a child of this process now.
     const pid_t left = waitpid(-1, nullptr, WNOHANG);
@@ -203,6 +208,33 @@ TEST(DemoLeaksTest, DemosInARowLeaveNothing) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::cout << num_demos << " demos of 2 steps in " << seconds << " s" << std::endl;
+}
+
+TEST(DemoLeaksTest, AKilledDemoTakesItsDaemonsWithItAndTheNextOneRuns) {
+  SmallModelFolder();
+  TestFolder folder("demo-killed");
+  const std::string output = folder.path() + "/demo", log = folder.path() + "/log";
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const pid_t demo = StartDemo(output, log, 100000, 1);
+  const auto says = [&log](const std::string& part) {
+    std::ifstream in(log);
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    return text.find(part) != std::string::npos;
+  };
+  for (int i = 0; i < 600 && !says("/100000  reward"); ++i) usleep(100'000);
+  EXPECT_TRUE(says("/100000  reward"));
+  kill(demo, SIGKILL);
+  EXPECT_EQ(ExitCode(demo), 128 + SIGKILL);
+  // Its daemons are children of this process now, and end by themselves.
+  pid_t left = 0;
+  for (int i = 0; i < 200 && left >= 0; ++i) {
+    left = waitpid(-1, nullptr, WNOHANG);
+    if (left == 0) usleep(100'000);
+  }
+  EXPECT_EQ(left, -1) << "a daemon outlives its demo";
+  EXPECT_EQ(Show(MemoryFiles()), "");
+  EXPECT_EQ(ExitCode(StartDemo(output, log, 2, 1)), 0);
+  EXPECT_TRUE(says("result: "));
 }
 
 }  // namespace
