@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // titan-bench-gemm MODE THREADS MxNxK...: GFLOP/s of Linear at each shape, best and median of runs,
-// one JSON object a line; first the bounds of the machine. MODE is f32 or w16. As in a decoder the
+// one JSON object a line; first the bounds of the machine. MODE is f32, w16 or bf16 (x is rounded
+// in the call). As in a decoder the
 // next call reads another matrix: copies of 128 MiB together are used in turn.
 #include <algorithm>
 #include <chrono>
@@ -28,7 +29,7 @@ double Now() {
 }
 
 template <typename W>
-void Shape(Pool& pool, int64_t m, int64_t n, int64_t k) {
+void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
   const int64_t size = PanelElements(kElementOf<W>, n, k);
   const int64_t copies =
       std::max<int64_t>(1, kWeightBytes / (size * static_cast<int64_t>(sizeof(W))));
@@ -53,7 +54,7 @@ void Shape(Pool& pool, int64_t m, int64_t n, int64_t k) {
     int64_t calls = 0;
     for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
       Linear(pool, x.data(), k, m, weights.data() + copy * size, n, k, leaves, nullptr, out.data(),
-             n);
+             n, inputs);
       copy = (copy + 1) % copies;
     }
     if (run > 0) {
@@ -70,8 +71,8 @@ void Shape(Pool& pool, int64_t m, int64_t n, int64_t k) {
 int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
-  if (argc < 4 || (mode != "f32" && mode != "w16") || threads < 1) {
-    std::fprintf(stderr, "usage: titan-bench-gemm f32|w16 THREADS MxNxK...\n");
+  if (argc < 4 || (mode != "f32" && mode != "w16" && mode != "bf16") || threads < 1) {
+    std::fprintf(stderr, "usage: titan-bench-gemm f32|w16|bf16 THREADS MxNxK...\n");
     return 2;
   }
   if (const Status status = SetIsa(std::string_view("auto")); !status.ok()) {
@@ -90,7 +91,11 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "titan-bench-gemm: '%s' is no shape MxNxK\n", argv[i]);
       return 2;
     }
-    mode == "f32" ? Shape<float>(pool, m, n, k) : Shape<BFloat16>(pool, m, n, k);
+    if (mode == "f32") {
+      Shape<float>(pool, Inputs::kF32, m, n, k);
+    } else {
+      Shape<BFloat16>(pool, mode == "w16" ? Inputs::kF32 : Inputs::kBf16, m, n, k);
+    }
   }
   return 0;
 }

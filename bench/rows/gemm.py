@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows gemm/<mode>/<M>x<N>x<K>: Linear against oneDNN, MKL and OpenBLAS with weights laid out beforehand where they can.
 
-The libraries come from PyPI into build/bench/gemm. The current oneDNN there runs on Intel's runtime, which finds no
-device on other CPUs; those get the last release with OpenMP.
+Mode bf16 (x and weights) has oneDNN without AMX beside it, and its bar, where the CPU has AVX512_BF16. The libraries
+come from PyPI into build/bench/gemm. The current oneDNN there runs on Intel's runtime, which finds no device on other
+CPUs; those get the last release with OpenMP.
 """
 import hashlib
 import json
@@ -54,8 +55,8 @@ def peers():
     return {"oneDNN": [program, "onednn", "-"], "MKL": [program, "mkl", mkl], "OpenBLAS": [program, "openblas", blas]}
 
 
-def measure(command, threads):
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads),
+def measure(command, threads, **more):
+    environment = dict(os.environ, **more, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads),
                        MKL_NUM_THREADS=str(threads), LD_LIBRARY_PATH=str(FOLDER / "lib"))
     lines = run(command, env=environment, stderr=subprocess.DEVNULL).splitlines()
     return {j["id"]: j for j in map(json.loads, (line for line in lines if line.startswith("{")))}
@@ -64,7 +65,9 @@ def measure(command, threads):
 def rows(threads=2, rounds=2):
     wanted = list(shapes())
     libraries = peers()
-    ours, w16, others, peak = {}, {}, {name: {} for name in libraries}, []
+    ours, w16, bf16, bf16_peer, others, peak = {}, {}, {}, {}, {name: {} for name in libraries}, []
+    onednn_bf16 = [libraries["oneDNN"][0], "onednn-bf16", "-"]
+    has_bf16 = "avx512_bf16" in open("/proc/cpuinfo").read()
 
     def keep(into, figures):
         for name, figure in figures.items():
@@ -77,6 +80,9 @@ def rows(threads=2, rounds=2):
         for name, command in libraries.items():
             keep(others[name], measure([*command, *wanted], threads))
         keep(w16, measure([BIN / "titan-bench-gemm", "w16", threads, *wanted], threads))
+        keep(bf16, measure([BIN / "titan-bench-gemm", "bf16", threads, *wanted], threads))
+        if has_bf16:  # elsewhere the library emulates it or has none
+            keep(bf16_peer, measure([*onednn_bf16, *wanted], threads, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16"))
     result = [row("machine/fma", [p["gflops"] for p in peak], "GFLOP/s"),
               row("machine/read", [p["read_gbytes"] for p in peak], "GB/s")]
     for shape in wanted:
@@ -84,4 +90,7 @@ def rows(threads=2, rounds=2):
         result.append(row(f"gemm/f32/{shape}", ours[shape], "GFLOP/s", "ratio >= 0.95", others[best][shape], best))
     for shape in wanted:
         result.append(row(f"gemm/w16/{shape}", w16[shape], "GFLOP/s"))
+    for shape in wanted:
+        peer = ("ratio >= 0.95", bf16_peer[shape], "oneDNN bf16") if has_bf16 else ()
+        result.append(row(f"gemm/bf16/{shape}", bf16[shape], "GFLOP/s", *peer))
     return result

@@ -22,16 +22,20 @@ struct BFloat16 {
   bool operator==(const BFloat16&) const = default;
 };
 
+// How the rows of x enter a product with the weights: as they are (modes F32 and W16), or each
+// value rounded as above (mode BF16), to the bits of the product of the rounded rows.
+enum class Inputs : uint8_t { kF32, kBf16 };
+
 inline float ToFloat(BFloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 
-inline BFloat16 RoundToBf16(float x) {
-  uint32_t bits = std::bit_cast<uint32_t>(x);
+inline BFloat16 RoundToBf16(float x) {  // without branches, so that loops over it vectorize
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return {0x7fc0};
-  if (magnitude < 0x00800000u) bits &= 0x80000000u;
-  return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+  const uint32_t flushed = magnitude < 0x00800000u ? bits & 0x80000000u : bits;
+  const uint32_t rounded = (flushed + 0x7fffu + ((flushed >> 16) & 1u)) >> 16;
+  return {static_cast<uint16_t>(magnitude > 0x7f800000u ? 0x7fc0u : rounded)};
 }
 
 }  // namespace titan::kernels

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/base/check.h"
+#include "core/kernels/dot.h"
 #include "core/kernels/elementary.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/order.h"
@@ -144,18 +145,22 @@ float Canonical(float x) { return x == x ? x : std::bit_cast<float>(elementary::
 void CheckShape(const HeadShape& shape, int64_t rows, const int32_t* targets, ConstPanels panels) {
   TITAN_CHECK(panels.element() == Element::kF32 || shape.leaves == 1 ||
               shape.hidden / shape.leaves % 2 == 0);
+  TITAN_CHECK(shape.inputs == Inputs::kF32 || panels.element() == Element::kBf16);
   TITAN_CHECK(shape.vocab > 0 && shape.hidden > 0 && shape.hidden % shape.leaves == 0);
   TITAN_CHECK(shape.leaves == 1 || shape.leaves == 2 || shape.leaves == 4 || shape.leaves == 8);
   for (int64_t r = 0; r < rows; ++r) TITAN_CHECK(targets[r] >= 0 && targets[r] < shape.vocab);
 }
 
-// hidden -> [tile][H][rows of tile], in the calling thread's memory.
-const float* PackHidden(Pool& pool, const RowTiles& tiles, const float* hidden, int64_t ldh,
-                        int64_t rows, int64_t h) {
-  float* packed = ScratchFloats(Scratch::kRows, rows * h);
+// hidden -> [tile][RowDepth(H)][rows of tile], in the calling thread's memory.
+template <typename A>
+const A* PackHidden(Pool& pool, const RowTiles& tiles, Inputs inputs, const float* hidden,
+                    int64_t ldh, int64_t rows, int64_t h) {
+  const int64_t depth = internal::RowDepth<A>(h);
+  A* packed = internal::ScratchRows<A>(rows * depth);
   pool.Run(static_cast<int>(tiles.count()), [&](int t) {
     const int64_t first = tiles.begin(t);
-    internal::PackRows(hidden + first * ldh, ldh, tiles.rows(t), h, packed + first * h);
+    internal::PackRowsAs(inputs, hidden + first * ldh, ldh, tiles.rows(t), h,
+                         packed + first * depth);
   });
   return packed;
 }
@@ -177,11 +182,11 @@ MergedRow Merge(const ChunkStatistics* chunk, int64_t chunks, int64_t stride) {
   return {max, Canonical(DLog(sum)), weighted / sum};
 }
 
-template <typename W>
-void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
-               const W* panels, const int32_t* targets, float* log_prob, float* max, float* log_sum,
+template <typename W, typename A>
+void ForwardOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadShape& shape,
+               const float* hidden, int64_t ldh, int64_t rows, const W* panels,
+               const int32_t* targets, float* log_prob, float* max, float* log_sum,
                float* entropy) {
-  const internal::WeightTile<W>& tile = internal::CurrentTileKernels().For(panels);
   const auto chunk_statistics = TITAN_DISPATCH(HeadChunk);
   const int64_t h = shape.hidden, panel_count = PanelCount(shape.vocab);
   const int64_t depth = PanelDepth(kElementOf<W>, h);
@@ -189,7 +194,7 @@ void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t 
   const RowTiles tiles(rows, tile.max_rows);
   const int64_t block_tiles = std::max<int64_t>(1, kRowBlock / tile.max_rows);
   const int64_t blocks = (tiles.count() + block_tiles - 1) / block_tiles;
-  const float* packed = PackHidden(pool, tiles, hidden, ldh, rows, h);
+  const A* packed = PackHidden<A>(pool, tiles, shape.inputs, hidden, ldh, rows, h);
   // [chunks][rows] statistics, then one target logit per row.
   float* floats = ScratchFloats(Scratch::kStatistics, (3 * chunks + 1) * rows);
   auto* statistics = reinterpret_cast<ChunkStatistics*>(floats);
@@ -205,8 +210,8 @@ void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t 
     for (int64_t p = c * kPanelBlock; p < p1; ++p) {
       for (int64_t t = t0; t < t1; ++t) {
         tile.output(
-            tiles.rows(t), packed + tiles.begin(t) * h, panels + p * kPanelColumns * depth, h,
-            shape.leaves, nullptr,
+            tiles.rows(t), packed + tiles.begin(t) * internal::RowDepth<A>(h),
+            panels + p * kPanelColumns * depth, h, shape.leaves, nullptr,
             z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column,
             kRowSumChunk, static_cast<int>(kPanelColumns));
       }
@@ -235,12 +240,13 @@ void ForwardOf(Pool& pool, const HeadShape& shape, const float* hidden, int64_t 
 // One backward call. The vocabulary is walked in blocks of 1024 columns; a block's dz is kept as
 // panels [panel][rows][32], which is what the weight gradient reads; the input gradient's chains
 // stay open in memory from block to block.
-template <typename W>
+template <typename W, typename A>
 class HeadBackward {
  public:
-  HeadBackward(Pool& pool, const HeadShape& shape, int64_t rows, const W* panels,
-               std::span<const HeadUnit> units, float* gradient)
+  HeadBackward(Pool& pool, const internal::WeightTile<W, A>& logits_tile, const HeadShape& shape,
+               int64_t rows, const W* panels, std::span<const HeadUnit> units, float* gradient)
       : pool_(pool),
+        logits_tile_(logits_tile),
         tile_(internal::CurrentTileKernels()),
         shape_(shape),
         rows_(rows),
@@ -248,7 +254,7 @@ class HeadBackward {
         depth_(PanelDepth(kElementOf<W>, shape.hidden)),
         units_(units),
         gradient_(gradient),
-        tiles_(rows, tile_.For(panels).max_rows),
+        tiles_(rows, std::min(logits_tile.max_rows, tile_.f32.max_rows)),
         weight_tiles_(shape.hidden, tile_.f32.max_rows),
         hidden_panels_(PanelCount(shape.hidden)),
         leaves_(LeafCount(shape.vocab, 0)),
@@ -263,7 +269,7 @@ class HeadBackward {
   }
 
   void Run(const float* hidden, int64_t ldh, const RowGradient* of, float* dhidden, int64_t ldd) {
-    packed_ = PackHidden(pool_, tiles_, hidden, ldh, rows_, shape_.hidden);
+    packed_ = PackHidden<A>(pool_, tiles_, shape_.inputs, hidden, ldh, rows_, shape_.hidden);
     if (gradient_ != nullptr) PackUnits(hidden, ldh);
     for (int64_t first = 0; first < shape_.vocab; first += kRowSumChunk) {
       const int64_t count = std::min(kRowSumChunk, shape_.vocab - first);
@@ -287,9 +293,9 @@ class HeadBackward {
     pool_.Run(static_cast<int>(weight_tiles_.count()), [&](int t) {
       const int64_t first = weight_tiles_.begin(t);
       for (const HeadUnit& unit : units_) {
-        internal::PackColumns(hidden + unit.first * ldh + first, ldh, weight_tiles_.rows(t),
-                              unit.count,
-                              columns_ + unit.first * shape_.hidden + first * unit.count);
+        internal::PackColumns(
+            hidden + unit.first * ldh + first, ldh, weight_tiles_.rows(t), unit.count,
+            columns_ + unit.first * shape_.hidden + first * unit.count, shape_.inputs);
       }
     });
   }
@@ -298,7 +304,7 @@ class HeadBackward {
   void Logits(int64_t first, int64_t count, const RowGradient* of) {
     const auto gradient_tile = TITAN_DISPATCH(HeadGradientTile);
     const int64_t h = shape_.hidden, panels = PanelCount(count), p0 = first / kPanelColumns;
-    const int64_t block_tiles = std::max<int64_t>(1, kRowBlock * 4 / tile_.For(panels_).max_rows);
+    const int64_t block_tiles = std::max<int64_t>(1, kRowBlock * 4 / logits_tile_.max_rows);
     const int64_t blocks = (tiles_.count() + block_tiles - 1) / block_tiles;
     pool_.Run(static_cast<int>(panels * blocks), [&](int task) {
       const int64_t p = task / blocks, t0 = task % blocks * block_tiles;
@@ -306,9 +312,9 @@ class HeadBackward {
       for (int64_t t = t0; t < t1; ++t) {
         const int64_t row = tiles_.begin(t);
         float* z = dz_ + (p * rows_ + row) * kPanelColumns;
-        tile_.For(panels_).output(tiles_.rows(t), packed_ + row * h,
-                                  panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves,
-                                  nullptr, z, kPanelColumns, static_cast<int>(kPanelColumns));
+        logits_tile_.output(tiles_.rows(t), packed_ + row * internal::RowDepth<A>(h),
+                            panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves, nullptr,
+                            z, kPanelColumns, static_cast<int>(kPanelColumns));
         gradient_tile(tiles_.rows(t), of + row, shape_.inv_temperature, first + p * kPanelColumns,
                       z);
       }
@@ -399,6 +405,7 @@ class HeadBackward {
   }
 
   Pool& pool_;
+  const internal::WeightTile<W, A>& logits_tile_;
   const TileKernels& tile_;
   const HeadShape& shape_;
   const int64_t rows_;
@@ -410,11 +417,11 @@ class HeadBackward {
   const int64_t hidden_panels_;
   const int leaves_;
   const int64_t level_floats_;
-  const float* packed_ = nullptr;  // hidden, [tile][H][rows of tile]
-  float* columns_;                 // hidden by units, see PackUnits
-  float* dz_;                      // [panel of the block][rows][32]
-  float* dz_packed_;               // [tile][column of the block][rows of tile]
-  float* transposed_;              // [panel of H][column of the block][32]
+  const A* packed_ = nullptr;  // hidden, [tile][RowDepth(H)][rows of tile]
+  float* columns_;             // hidden by units, see PackUnits
+  float* dz_;                  // [panel of the block][rows][32]
+  float* dz_packed_;           // [tile][column of the block][rows of tile]
+  float* transposed_;          // [panel of H][column of the block][32]
   float* levels_;  // 3 levels of finished subtrees and the open chains: [panel of H][rows][32]
 };
 
@@ -425,8 +432,8 @@ void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_
                  float* log_sum, float* entropy) {
   CheckShape(shape, rows, targets, panels);
   if (rows == 0) return;
-  panels.Visit([&](const auto* data) {
-    ForwardOf(pool, shape, hidden, ldh, rows, data, targets, log_prob, max, log_sum, entropy);
+  internal::VisitTile(panels, shape.inputs, [&](const auto& tile, const auto* data) {
+    ForwardOf(pool, tile, shape, hidden, ldh, rows, data, targets, log_prob, max, log_sum, entropy);
   });
 }
 
@@ -450,8 +457,8 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
       of[r] = {max[r], log_sum[r], dlp[r] * shape.inv_temperature, targets[r]};
     }
   }
-  panels.Visit([&](const auto* data) {
-    HeadBackward(pool, shape, rows, data, units, panels_accumulator)
+  internal::VisitTile(panels, shape.inputs, [&](const auto& tile, const auto* data) {
+    HeadBackward(pool, tile, shape, rows, data, units, panels_accumulator)
         .Run(hidden, ldh, of, dhidden, ldd);
   });
 }

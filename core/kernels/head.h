@@ -43,6 +43,9 @@ struct HeadShape {
   int64_t hidden = 0;
   int leaves = 1;                // of the forward: LeafCount(hidden, 0)
   float inv_temperature = 1.0f;  // invT = f32(1 / T)
+  // kBf16 (mode BF16, bfloat16 panels): hidden is rounded wherever it is multiplied, forward and
+  // backward; dhidden goes straight through the rounding.
+  Inputs inputs = Inputs::kF32;
 };
 
 // Rows [first, first + count) of the gathered rows: one closed unit's rows that the loss counts.

@@ -7,15 +7,18 @@
 #include <string>
 
 #include "core/base/check.h"
+#include "core/kernels/dot.h"
 
 namespace titan::kernels {
 namespace {
 
 constexpr unsigned kFlushBits = 0x8040;     // FTZ and DAZ
 constexpr unsigned kRoundingBits = 0x6000;  // zero: to nearest even
-constexpr int kUnset = -1;
 
-std::atomic<int> current_isa{kUnset};
+// What is in use. Its first two are those of Isa; the third is kAvx512 with vdpbf16ps.
+enum Level : int { kUnset = -1, kLevelAvx2, kLevelAvx512, kLevelDot };
+
+std::atomic<int> current_level{kUnset};
 
 bool CpuHasAvx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -25,6 +28,24 @@ bool CpuHasAvx2() {
 bool CpuHasAvx512() {
   return CpuHasAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
+
+StatusOr<Level> DetectLevel() {
+  TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
+  if (best == Isa::kAvx2) return kLevelAvx2;
+  return internal::DotIsAdmitted() ? kLevelDot : kLevelAvx512;
+}
+
+int CurrentLevel() {
+  int level = current_level.load(std::memory_order_relaxed);
+  if (level == kUnset) {
+    const StatusOr<Level> detected = DetectLevel();
+    TITAN_CHECK(detected.ok());
+    int expected = kUnset;
+    current_level.compare_exchange_strong(expected, *detected);
+    level = current_level.load(std::memory_order_relaxed);
+  }
+  return level;
 }
 
 }  // namespace
@@ -41,17 +62,11 @@ StatusOr<Isa> DetectIsa() {
       "with both");
 }
 
-Isa CurrentIsa() {
-  int isa = current_isa.load(std::memory_order_relaxed);
-  if (isa == kUnset) {
-    const StatusOr<Isa> detected = DetectIsa();
-    TITAN_CHECK(detected.ok());
-    int expected = kUnset;
-    current_isa.compare_exchange_strong(expected, static_cast<int>(*detected));
-    isa = current_isa.load(std::memory_order_relaxed);
-  }
-  return static_cast<Isa>(isa);
-}
+Isa CurrentIsa() { return CurrentLevel() == kLevelAvx2 ? Isa::kAvx2 : Isa::kAvx512; }
+
+bool DotInUse() { return CurrentLevel() == kLevelDot; }
+
+std::string_view CurrentIsaName() { return DotInUse() ? "avx512_bf16" : IsaName(CurrentIsa()); }
 
 Status SetIsa(Isa isa) {
   TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
@@ -60,18 +75,28 @@ Status SetIsa(Isa isa) {
         "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use "
         "avx2 or auto");
   }
-  current_isa.store(static_cast<int>(isa), std::memory_order_relaxed);
+  current_level.store(isa == Isa::kAvx2 ? kLevelAvx2 : kLevelAvx512, std::memory_order_relaxed);
   return OkStatus();
 }
 
 Status SetIsa(std::string_view name) {
   if (name == "avx2") return SetIsa(Isa::kAvx2);
   if (name == "avx512") return SetIsa(Isa::kAvx512);
-  if (name == "auto") {
-    TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
-    return SetIsa(best);
+  if (name != "auto" && name != "avx512_bf16") {
+    return InvalidArgument("isa '" + std::string(name) +
+                           "' is not one of auto, avx2, avx512, avx512_bf16");
   }
-  return InvalidArgument("isa '" + std::string(name) + "' is not one of auto, avx2, avx512");
+  TITAN_ASSIGN_OR_RETURN(const Level best, DetectLevel());
+  if (name == "avx512_bf16" && best != kLevelDot) {
+    return FailedPrecondition(
+        internal::CpuHasDot()
+            ? "isa avx512_bf16 is forced, but vdpbf16ps of this CPU does not give the bits of the "
+              "defined order; use avx512 or auto"
+            : "isa avx512_bf16 is forced, but this CPU lacks AVX512_BF16; use avx512, avx2 or "
+              "auto");
+  }
+  current_level.store(best, std::memory_order_relaxed);
+  return OkStatus();
 }
 
 bool NumericEnvironmentIsSet() {

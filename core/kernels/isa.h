@@ -36,14 +36,24 @@ std::string_view IsaName(Isa isa);  // "avx2", "avx512"
 // The best set that this CPU and system support. FailedPrecondition without AVX2 and FMA.
 StatusOr<Isa> DetectIsa();
 
+// True when products of bfloat16 with bfloat16 (mode BF16) run on vdpbf16ps: the CPU has
+// AVX512_BF16, its instruction gave the defined bits when it was probed (dot.h), and the set in use
+// is one that names it. Otherwise they run on the set's other instructions, to the same bits.
+// Thread-safe.
+bool DotInUse();
+
+// The set in use as SetIsa takes it: "avx2", "avx512" or "avx512_bf16". For logs.
+std::string_view CurrentIsaName();
+
 // The set in use by the whole process: the detected one until SetIsa. Ends the process on a CPU
 // without AVX2 and FMA, so daemons call DetectIsa or SetIsa first. Thread-safe.
 Isa CurrentIsa();
 
 // Forces a set. A kernel that runs meanwhile may go over to it part by part: the bits are those of
 // both. FailedPrecondition when the CPU
-// lacks it. The text form is the one of configurations: "auto", "avx2" or "avx512"; InvalidArgument
-// otherwise.
+// lacks it, or lacks AVX512_BF16 or has another vdpbf16ps than the defined one where that is
+// forced. kAvx512 is the set without vdpbf16ps. The text form is the one of configurations: "auto"
+// (the best), "avx2", "avx512" or "avx512_bf16"; InvalidArgument otherwise.
 Status SetIsa(Isa isa);
 Status SetIsa(std::string_view name);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/kernels/dot.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/tile.h"
@@ -47,11 +48,11 @@ const float* BiasOf(const float* bias, int64_t panel, int columns, float* padded
   return padded;
 }
 
-template <typename W>
+template <typename W, typename A>
 struct LinearCall {
-  const internal::WeightTile<W>& tile;
+  const internal::WeightTile<W, A>& tile;
   RowTiles tiles;
-  const float* packed;  // [tile][k][rows of tile]
+  const A* packed;  // [tile][RowDepth(k)][rows of tile]
   const W* panels;
   int64_t n, k;
   int leaves;
@@ -62,11 +63,15 @@ struct LinearCall {
   const W* panel(int64_t p) const {
     return panels + p * kPanelColumns * PanelDepth(kElementOf<W>, k);
   }
+  // Rows from `first` on, which starts a tile of `rows` rows, from step k0 on.
+  const A* rows_from(int64_t first, int64_t rows = 0, int64_t k0 = 0) const {
+    return packed + first * internal::RowDepth<A>(k) + internal::RowDepth<A>(k0) * rows;
+  }
 };
 
 // Tiles [t0, t1) x panels [p0, p1), each chain in one go.
-template <typename W>
-void ShortChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p0, int64_t p1) {
+template <typename W, typename A>
+void ShortChains(const LinearCall<W, A>& call, int64_t t0, int64_t t1, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
   for (int64_t p = p0; p < p1; ++p) {
     const int columns = ColumnsOf(p, call.n);
@@ -74,15 +79,15 @@ void ShortChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p0, 
     const W* panel = call.panel(p);
     for (int64_t t = t0; t < t1; ++t) {
       const int64_t first = call.tiles.begin(t);
-      call.tile.output(call.tiles.rows(t), call.packed + first * call.k, panel, call.k, call.leaves,
-                       bias, call.out + first * call.ldo + p * kPanelColumns, call.ldo, columns);
+      call.tile.output(call.tiles.rows(t), call.rows_from(first), panel, call.k, call.leaves, bias,
+                       call.out + first * call.ldo + p * kPanelColumns, call.ldo, columns);
     }
   }
 }
 
 // The same for long chains of one panel: parts of kChainPart steps, all tiles for each part.
-template <typename W>
-void LongChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p) {
+template <typename W, typename A>
+void LongChains(const LinearCall<W, A>& call, int64_t t0, int64_t t1, int64_t p) {
   const int64_t first_row = call.tiles.begin(t0);
   const int64_t rows = call.tiles.begin(t1 - 1) + call.tiles.rows(t1 - 1) - first_row;
   const int64_t block = rows * kPanelColumns;
@@ -98,9 +103,8 @@ void LongChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p) {
       for (int64_t t = t0; t < t1; ++t) {
         const int64_t first = call.tiles.begin(t);
         const int tile_rows = call.tiles.rows(t);
-        call.tile.chain(tile_rows, call.packed + first * call.k + k0 * tile_rows,
-                        panel + k0 * kPanelColumns, steps, part > 0,
-                        open + (first - first_row) * kPanelColumns, kPanelColumns);
+        call.tile.chain(tile_rows, call.rows_from(first, tile_rows, k0), panel + k0 * kPanelColumns,
+                        steps, part > 0, open + (first - first_row) * kPanelColumns, kPanelColumns);
       }
     }
     int level = 0;
@@ -120,21 +124,23 @@ void LongChains(const LinearCall<W>& call, int64_t t0, int64_t t1, int64_t p) {
   }
 }
 
-template <typename W>
-void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panels, int64_t n,
-              int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
-  const internal::WeightTile<W>& tile = internal::CurrentTileKernels().For(panels);
+template <typename W, typename A>
+void LinearOf(Pool& pool, const internal::WeightTile<W, A>& tile, Inputs inputs, const float* x,
+              int64_t ldx, int64_t m, const W* panels, int64_t n, int64_t k, int leaves,
+              const float* bias, float* out, int64_t ldo) {
 #ifdef TITAN_PERTURB_CHAIN_ORDER
   // The library that tests link to see parity fail: large calls cut their chains elsewhere.
   if (m > internal::kMaxTileRows) leaves = leaves > 1 ? 1 : (k % 4 == 0 ? 2 : 1);
 #endif
   const RowTiles tiles(m, tile.max_rows);
-  const float* packed = x;
-  if (m > 1) {
-    float* buffer = ScratchFloats(Scratch::kRows, m * k);
+  const int64_t depth = internal::RowDepth<A>(k);
+  const A* packed = nullptr;
+  if constexpr (std::is_same_v<A, float>) packed = x;
+  if (m > 1 || inputs == Inputs::kBf16) {
+    A* buffer = internal::ScratchRows<A>(m * depth);
     const auto pack = [&](int t) {
       const int64_t first = tiles.begin(t);
-      internal::PackRows(x + first * ldx, ldx, tiles.rows(t), k, buffer + first * k);
+      internal::PackRowsAs(inputs, x + first * ldx, ldx, tiles.rows(t), k, buffer + first * depth);
     };
     if (tiles.count() == 1) {
       pack(0);
@@ -143,10 +149,10 @@ void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panel
     }
     packed = buffer;
   }
-  const LinearCall<W> call{tile, tiles, packed, panels, n, k, leaves, bias, out, ldo};
+  const LinearCall<W, A> call{tile, tiles, packed, panels, n, k, leaves, bias, out, ldo};
   const int64_t panel_count = PanelCount(n);
   const bool whole = k <= kWholeChain || tiles.count() == 1;
-  const int64_t block_rows = whole ? kRowBlockFloats / k : kLongChainRows;
+  const int64_t block_rows = whole ? kRowBlockFloats / depth : kLongChainRows;
   const int64_t block_tiles = std::max<int64_t>(1, block_rows / tile.max_rows);
   const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
   const int64_t group = PanelsPerTask(pool, panel_count, row_blocks);
@@ -167,17 +173,20 @@ void LinearOf(Pool& pool, const float* x, int64_t ldx, int64_t m, const W* panel
 }  // namespace
 
 void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, ConstPanels panels, int64_t n,
-            int64_t k, int leaves, const float* bias, float* out, int64_t ldo) {
+            int64_t k, int leaves, const float* bias, float* out, int64_t ldo, Inputs inputs) {
   TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
   TITAN_CHECK(k > 0 && k % leaves == 0);
   TITAN_CHECK(panels.element() == Element::kF32 || leaves == 1 || k / leaves % 2 == 0);
+  TITAN_CHECK(inputs == Inputs::kF32 || panels.element() == Element::kBf16);
   if (m == 0 || n == 0) return;
-  panels.Visit(
-      [&](const auto* data) { LinearOf(pool, x, ldx, m, data, n, k, leaves, bias, out, ldo); });
+  internal::VisitTile(panels, inputs, [&](const auto& tile, const auto* data) {
+    LinearOf(pool, tile, inputs, x, ldx, m, data, n, k, leaves, bias, out, ldo);
+  });
 }
 
 void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* dy, int64_t ldy,
-                          int64_t m, int64_t n, int64_t k, float* panels_accumulator) {
+                          int64_t m, int64_t n, int64_t k, float* panels_accumulator,
+                          Inputs inputs) {
   if (m == 0 || n == 0 || k == 0) return;
   const TileKernels& tile = internal::CurrentTileKernels();
   const RowTiles tiles(k, tile.f32.max_rows);  // rows of a tile are columns of x
@@ -187,7 +196,7 @@ void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* 
   pool.Run(static_cast<int>(tiles.count() + panel_count), [&](int task) {
     if (task < tiles.count()) {
       const int64_t first = tiles.begin(task);
-      internal::PackColumns(x + first, ldx, tiles.rows(task), m, rows + first * m);
+      internal::PackColumns(x + first, ldx, tiles.rows(task), m, rows + first * m, inputs);
     } else {
       const int64_t p = task - tiles.count();
       internal::PackPanelRows(dy + p * kPanelColumns, ldy, ColumnsOf(p, n), m,

@@ -2,7 +2,9 @@
 //
 // Linear layers in the defined order (numerics contract, sections 2 and 7). Activations are f32;
 // weights are f32 (mode F32) or bfloat16 upconverted exactly inside the tile (mode W16): the bits
-// of F32 on the upconverted weights.
+// of F32 on the upconverted weights. In mode BF16 (bfloat16 weights, Inputs::kBf16) x is rounded to
+// bfloat16 while it is packed: the bits of W16 on the rounded x, by vdpbf16ps where the CPU has it
+// and it was admitted (dot.h).
 //
 //   out[m][n] = TREE over leaves g of CHAIN over k in leaf g of fma(x[m][k], w[n][k], acc)
 //
@@ -28,16 +30,18 @@ namespace titan::kernels {
 // ldo >= n). Floats between n and ldo are left alone. m may be 0. The input gradient is this
 // function with x = dy[m][n], the transposed panels, n and k swapped and leaves = LeafCount(n, .).
 // REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0; with bfloat16 and several leaves, k /
-// leaves even (LeafCount gives no other).
+// leaves even (LeafCount gives no other); with Inputs::kBf16, bfloat16 panels.
 void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, ConstPanels panels, int64_t n,
-            int64_t k, int leaves, const float* bias, float* out, int64_t ldo);
+            int64_t k, int leaves, const float* bias, float* out, int64_t ldo,
+            Inputs inputs = Inputs::kF32);
 
 // Weight gradient of ONE unit: for each weight, chain over the m rows upward from +0 of
 // fma(x[row][k], dy[row][n], acc); then accumulator = accumulator + chain. The accumulator has the
-// panels layout of w[n][k]; its pad columns stay as they are. x[m][k] stride ldx, dy[m][n] stride
-// ldy.
+// panels layout of w[n][k]; its pad columns stay as they are. x[m][k] stride ldx, rounded first
+// with Inputs::kBf16; dy[m][n] stride ldy.
 void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* dy, int64_t ldy,
-                          int64_t m, int64_t n, int64_t k, float* panels_accumulator);
+                          int64_t m, int64_t n, int64_t k, float* panels_accumulator,
+                          Inputs inputs = Inputs::kF32);
 
 // Bias gradient of ONE unit: chain over the m rows upward from +0 of acc + dy[row][n]; then
 // accumulator[n] = accumulator[n] + chain.

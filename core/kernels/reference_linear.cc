@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/kernels/reference_linear.h"
 
+#include <bit>
 #include <cmath>
 
 // std::fma as one instruction; the library call gives the same value, slower.
@@ -28,6 +29,12 @@ TITAN_SCALAR_FMA float Tree(const float* x, const float* w, int64_t leaf_length,
 
 float LinearOutput(const float* x, const float* w, int64_t k, int leaves) {
   return Tree(x, w, k / leaves, 0, leaves);
+}
+
+TITAN_SCALAR_FMA float DotStep(float acc, uint32_t x, uint32_t w) {
+  const auto upper = [](uint32_t bits) { return std::bit_cast<float>(bits & 0xffff0000u); };
+  acc = std::fma(upper(x), upper(w), acc);
+  return std::fma(upper(x << 16), upper(w << 16), acc);
 }
 
 void Linear(const float* x, int64_t ldx, int64_t m, const float* rows, int64_t n, int64_t k,

@@ -13,6 +13,10 @@ namespace titan::kernels::reference {
 // One output: tree over leaves of the chain over k of fma(x[i], w[i], acc). w has unit stride.
 float LinearOutput(const float* x, const float* w, int64_t k, int leaves);
 
+// One step of two products as vdpbf16ps is to make it: acc plus the product of the upper halves
+// (bfloat16), rounded, plus the product of the lower halves, rounded.
+float DotStep(float acc, uint32_t x, uint32_t w);
+
 // rows[n][k] is w, row-major; otherwise as kernels::Linear.
 void Linear(const float* x, int64_t ldx, int64_t m, const float* rows, int64_t n, int64_t k,
             int leaves, const float* bias, float* out, int64_t ldo);

@@ -3,6 +3,7 @@
 
 #include <xmmintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
@@ -265,10 +266,16 @@ constexpr TileKernels kAvx512Kernels = {{14, &N_AVX3::Output<float>, &N_AVX3::Ch
                                         {13, &N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
                                         &N_AVX3::Accumulate};
 
+constexpr int64_t kRoundedPart = 256;  // steps of k that are rounded on the stack before packing
 constexpr std::align_val_t kAlignment{64};
 struct AlignedDelete {
   void operator()(float* p) const { ::operator delete[](p, kAlignment); }
 };
+// out[i] = in[i] rounded to bfloat16.
+void RoundFloats(const float* in, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = ToFloat(RoundToBf16(in[i]));
+}
+
 struct Buffer {
   std::unique_ptr<float[], AlignedDelete> data;
   int64_t floats = 0;
@@ -280,7 +287,17 @@ const TileKernels& CurrentTileKernels() {
   return CurrentIsa() == Isa::kAvx512 ? kAvx512Kernels : kAvx2Kernels;
 }
 
-void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed) {
+void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed, Inputs inputs) {
+  if (inputs == Inputs::kBf16) {
+    if (rows == 1) return RoundFloats(x, k, packed);
+    float part[kMaxTileRows * kRoundedPart];
+    for (int64_t i = 0; i < k; i += kRoundedPart) {
+      const int64_t steps = std::min(kRoundedPart, k - i);
+      for (int r = 0; r < rows; ++r) RoundFloats(x + r * ldx + i, steps, part + r * kRoundedPart);
+      PackRows(part, kRoundedPart, rows, steps, packed + i * rows);
+    }
+    return;
+  }
   if (rows == 1) {
     std::memcpy(packed, x, static_cast<size_t>(k) * sizeof(float));
     return;
@@ -300,8 +317,12 @@ void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed) {
   }
 }
 
-void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed) {
+void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed, Inputs inputs) {
   for (int64_t i = 0; i < k; ++i) {
+    if (inputs == Inputs::kBf16) {
+      RoundFloats(x + i * ldx, rows, packed + i * rows);
+      continue;
+    }
     for (int r = 0; r < rows; ++r) packed[i * rows + r] = x[i * ldx + r];
   }
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/kernels/order.h"
 #include "core/kernels/panels.h"
@@ -35,20 +36,31 @@ class RowTiles {
   int64_t count_, base_, longer_;
 };
 
-// Products with a panel whose elements are of type W. For bfloat16 a chain may be interrupted only
-// at an even k, so a leaf has an even length where there are several.
-template <typename W>
+// Two steps of k of a row rounded to bfloat16, the even k in the upper half as in panels32k2; the
+// pad of an odd k is +0.
+struct Bf16Pair {
+  uint32_t bits;
+};
+
+// Elements of type A that hold k steps of a packed row.
+template <typename A>
+constexpr int64_t RowDepth(int64_t k) {
+  return std::is_same_v<A, Bf16Pair> ? (k + 1) / 2 : k;
+}
+
+// Products of packed rows of type A with a panel whose elements are of type W. For bfloat16 a chain
+// may be interrupted only at an even k, so a leaf has an even length where there are several.
+template <typename W, typename A = float>
 struct WeightTile {
   // What the registers hold: for floats 14 with AVX-512 and 6 with AVX2, for bfloat16 one less, for
   // the mask. More rows (up to the other's) give the same bits, slower.
   int max_rows;
   // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
   // floats or null). 1 <= columns <= 32; nothing beyond is written.
-  void (*output)(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
+  void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const float* bias,
                  float* c, int64_t ldc, int columns);
   // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
-  void (*chain)(int rows, const float* a, const W* b, int64_t k, bool resume, float* c,
-                int64_t ldc);
+  void (*chain)(int rows, const A* a, const W* b, int64_t k, bool resume, float* c, int64_t ldc);
 };
 
 struct TileKernels {
@@ -66,10 +78,12 @@ struct TileKernels {
 // Those of the instruction set in use.
 const TileKernels& CurrentTileKernels();
 
-// x[rows][k] (stride ldx) -> packed[k][rows].
-void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
-// x[k][rows] (stride ldx) -> packed[k][rows].
-void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed);
+// x[rows][k] (stride ldx) -> packed[k][rows], rounded with Inputs::kBf16.
+void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed,
+              Inputs inputs = Inputs::kF32);
+// x[k][rows] (stride ldx) -> packed[k][rows], rounded with Inputs::kBf16.
+void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed,
+                 Inputs inputs = Inputs::kF32);
 // y[k][columns] (stride ldy) -> panel[k][32], pad columns +0.
 void PackPanelRows(const float* y, int64_t ldy, int columns, int64_t k, float* panel);
 

@@ -2,6 +2,7 @@
 titan_test(kernels_linear_test LABEL parity TIMEOUT 120
   SOURCES
     unit/core/kernels/digest_test.cc
+    unit/core/kernels/dot_test.cc
     unit/core/kernels/head_test.cc
     unit/core/kernels/isa_test.cc
     unit/core/kernels/linear_test.cc

@@ -30,6 +30,7 @@ std::string Text(const std::vector<ContractItem>& items) {
 TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
   std::vector<std::string> isas = {"avx2"};
   if (*DetectIsa() == Isa::kAvx512) isas.push_back("avx512");
+  isas.push_back("auto");
   for (const std::string& isa : isas) {
     ASSERT_TRUE(SetIsa(isa).ok());
     for (const int threads : {1, 3}) {

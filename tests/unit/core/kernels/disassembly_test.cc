@@ -5,19 +5,26 @@
 // kernels, which write their own, no FMA stands anywhere.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 
 #include <nlohmann/json.hpp>
 
 namespace titan::kernels {
 namespace {
 
-// FMA instructions by the (demangled) function they stand in.
-std::map<std::string, int> FusedOperations(const std::string& file) {
+constexpr std::string_view kFma[] = {"\tvfm", "\tvfnm"};
+constexpr std::string_view kDot[] = {"\tvdpbf16ps"};
+
+// Instructions that begin with one of `names`, by the (demangled) function they stand in.
+std::map<std::string, int> FusedOperations(const std::string& file,
+                                           std::span<const std::string_view> names = kFma) {
   const std::string command =
       std::string(TITAN_OBJDUMP) + " --disassemble --demangle --no-show-raw-insn '" + file + "'";
   FILE* pipe = popen(command.c_str(), "r");
@@ -34,7 +41,8 @@ std::map<std::string, int> FusedOperations(const std::string& file) {
     if (const size_t open = text.find(" <"); open == 16 && text.ends_with(">:\n")) {
       function = text.substr(open + 2, text.size() - open - 5);
       ++functions;
-    } else if (text.find("\tvfm") != text.npos || text.find("\tvfnm") != text.npos) {
+    } else if (std::any_of(names.begin(), names.end(),
+                           [&](std::string_view name) { return text.find(name) != text.npos; })) {
       ++fused[function];
     }
   }
@@ -65,6 +73,16 @@ TEST(DisassemblyTest, FusedOperationsStandInKernelsOnly) {
   EXPECT_GT(avx512, 10);
   EXPECT_TRUE(FusedOperations(TITAN_MODEL).empty());
   EXPECT_TRUE(FusedOperations(TITAN_GENERATOR).empty());
+}
+
+TEST(DisassemblyTest, Bf16DotsStandInTheirKernelOnly) {
+  const auto dots = FusedOperations(TITAN_KERNELS, kDot);
+  int total = 0;
+  for (const auto& [function, count] : dots) {
+    EXPECT_NE(function.find("kernels::internal::"), std::string::npos) << function << ": " << count;
+    total += count;
+  }
+  EXPECT_GT(total, 400);  // output and chain for every height of a tile
 }
 
 // The flag that the probe was built with is the last word for every source.

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/dot.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "core/kernels/reference_linear.h"
+
+// Highway has no vdpbf16ps: intrinsics of our own, and nothing but this region is compiled for
+// CPUs that have it.
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,avx512f,avx512vl,avx512dq,avx512bw,avx512bf16")
+namespace titan::kernels::internal {
+namespace {
+
+#define TITAN_DOT_INLINE inline __attribute__((always_inline))
+
+constexpr int kPanel = static_cast<int>(kPanelColumns);
+constexpr int kMaxRows = 14;   // 28 accumulators, two vectors of weights, one of x
+constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
+constexpr int kLanes = 16;
+constexpr int kVectors = kPanel / kLanes;
+// As in tile.cc.
+constexpr int kPrefetchBytes = 4096;
+constexpr int kPrefetchRows = 8;
+constexpr int kPairPart = 128;  // pairs that are rounded on the stack before they are packed
+
+static_assert(kMaxRows <= kMaxTileRows && 1 << kMaxLevels == kMaxLeaves);
+
+// kRows rows of one panel in registers.
+template <int kRows>
+class Tile {
+ public:
+  TITAN_DOT_INLINE void Clear() {
+    Each([](__m512& acc, int, int) { acc = _mm512_setzero_ps(); });
+  }
+  TITAN_DOT_INLINE void Load(const float* c, int64_t ldc) {
+    Each([=](__m512& acc, int row, int at) { acc = _mm512_loadu_ps(c + row * ldc + at); });
+  }
+  TITAN_DOT_INLINE void Store(float* c, int64_t ldc) {
+    Each([=](__m512& acc, int row, int at) { _mm512_storeu_ps(c + row * ldc + at, acc); });
+  }
+  // left + tile.
+  TITAN_DOT_INLINE void AddToLeft(const float* left) {
+    Each([=](__m512& acc, int row, int at) {
+      acc = _mm512_add_ps(_mm512_loadu_ps(left + row * kPanel + at), acc);
+    });
+  }
+  TITAN_DOT_INLINE void AddBias(const float* bias) {
+    Each([=](__m512& acc, int, int at) { acc = _mm512_add_ps(acc, _mm512_loadu_ps(bias + at)); });
+  }
+  // Advances the chains by 2 * pairs steps: a[pairs][kRows], b[pairs][32][2].
+  TITAN_DOT_INLINE void Advance(const Bf16Pair* __restrict a, const BFloat16* __restrict b,
+                                int64_t pairs) {
+#pragma GCC unroll 2
+    for (int64_t i = 0; i < pairs; ++i) {
+      if constexpr (kRows <= kPrefetchRows) {
+        const char* ahead = reinterpret_cast<const char*>(b) + kPrefetchBytes;
+        _mm_prefetch(ahead, _MM_HINT_T0);
+        _mm_prefetch(ahead + 64, _MM_HINT_T0);
+      }
+      __m512bh weights[kVectors];
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        weights[v] = (__m512bh)_mm512_loadu_si512(b + 2 * v * kLanes);
+      }
+#pragma GCC unroll 16
+      for (int row = 0; row < kRows; ++row) {
+        const __m512bh x = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[row].bits));
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) {
+          acc_[row][v] = _mm512_dpbf16_ps(acc_[row][v], x, weights[v]);
+        }
+      }
+      a += kRows;
+      b += 2 * kPanel;
+    }
+  }
+
+ private:
+  template <typename Function>
+  TITAN_DOT_INLINE void Each(const Function& function) {
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);
+    }
+  }
+
+  __m512 acc_[kRows][kVectors];
+};
+
+template <int kRows>
+void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, int leaves,
+                const float* __restrict bias, float* __restrict c, int64_t ldc) {
+  const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves;
+  alignas(64) float levels[kMaxLevels][kRows * kPanel];  // as in tile.cc
+  for (int leaf = 0; leaf < leaves; ++leaf) {
+    Tile<kRows> tile;
+    tile.Clear();
+    tile.Advance(a + leaf * pairs * kRows, b + leaf * pairs * 2 * kPanel, pairs);
+    int level = 0;
+    for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++]);
+    if (leaf + 1 < leaves) {
+      tile.Store(levels[level], kPanel);
+      continue;
+    }
+    if (bias != nullptr) tile.AddBias(bias);
+    tile.Store(c, ldc);
+  }
+}
+
+template <int kRows>
+void ChainTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, bool resume,
+               float* __restrict c, int64_t ldc) {
+  Tile<kRows> tile;
+  tile.Clear();
+  if (resume) tile.Load(c, ldc);
+  tile.Advance(a, b, RowDepth<Bf16Pair>(k));
+  tile.Store(c, ldc);
+}
+
+// Calls function<rows>(args...) for a run-time rows in 1..kRows.
+template <int kRows, typename Call>
+TITAN_DOT_INLINE void WithRows(int rows, const Call& call) {
+  if constexpr (kRows == 1) {
+    call(std::integral_constant<int, 1>());
+  } else {
+    if (rows == kRows) {
+      call(std::integral_constant<int, kRows>());
+    } else {
+      WithRows<kRows - 1>(rows, call);
+    }
+  }
+}
+
+void Output(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, int leaves,
+            const float* bias, float* c, int64_t ldc, int columns) {
+  if (columns == kPanel) {
+    WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc); });
+    return;
+  }
+  alignas(64) float whole[kMaxRows * kPanel];
+  Output(rows, a, b, k, leaves, bias, whole, kPanel, kPanel);
+  for (int r = 0; r < rows; ++r) {
+    std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
+  }
+}
+
+void Chain(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, bool resume, float* c,
+           int64_t ldc) {
+  WithRows<kMaxRows>(rows, [&](auto n) { ChainTile<n()>(a, b, k, resume, c, ldc); });
+}
+
+// 16 floats -> 8 pairs, rounded as bf16.h says.
+TITAN_DOT_INLINE __m256i RoundPairs(__m512i bits) {
+  // The unmasked forms are uninitialized in the eyes of GCC 12.
+  constexpr __mmask16 kAll = 0xffff;
+  constexpr __mmask8 kAllPairs = 0xff;
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+  const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(0x00800000));
+  const __mmask16 nan = _mm512_cmpgt_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
+  const __m512i flushed =
+      _mm512_mask_and_epi32(bits, tiny, bits, _mm512_set1_epi32(static_cast<int>(0x80000000u)));
+  const __m512i even =
+      _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, flushed, 16), _mm512_set1_epi32(1));
+  __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(flushed, _mm512_set1_epi32(0x7fff)), even);
+  rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
+  rounded = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+  // In a 64-bit lane the even k is the lower float: its upper half stays, the odd one's goes below.
+  return _mm512_maskz_cvtepi64_epi32(
+      kAllPairs, _mm512_or_si512(rounded, _mm512_maskz_srli_epi64(kAllPairs, rounded, 48)));
+}
+
+// count steps, count even or the last one padded with +0.
+void RoundRow(const float* x, int64_t count, uint32_t* pairs) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + i / 2),
+                        RoundPairs(_mm512_loadu_si512(x + i)));
+  }
+  if (i == count) return;
+  const auto left = static_cast<unsigned>(count - i);
+  const __m512i part = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << left) - 1), x + i);
+  _mm256_mask_storeu_epi32(pairs + i / 2, static_cast<__mmask8>((1u << ((left + 1) / 2)) - 1),
+                           RoundPairs(part));
+}
+
+constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, &Output, &Chain};
+
+}  // namespace
+
+void HardwareDotStep16(const uint32_t* x, const uint32_t* w, float* acc) {
+  _mm512_storeu_ps(acc, _mm512_dpbf16_ps(_mm512_loadu_ps(acc), (__m512bh)_mm512_loadu_si512(x),
+                                         (__m512bh)_mm512_loadu_si512(w)));
+}
+
+void PackPairs(const float* x, int64_t ldx, int rows, int64_t k, Bf16Pair* packed) {
+  static_assert(sizeof(Bf16Pair) == sizeof(uint32_t));
+  if (rows == 1) return RoundRow(x, k, reinterpret_cast<uint32_t*>(packed));
+  alignas(64) uint32_t part[kMaxRows * kPairPart];
+  for (int64_t i = 0; i < k; i += 2 * kPairPart) {
+    const int64_t steps = std::min<int64_t>(2 * kPairPart, k - i);
+    for (int r = 0; r < rows; ++r) RoundRow(x + r * ldx + i, steps, part + r * kPairPart);
+    // Moves words, whatever they hold.
+    PackRows(reinterpret_cast<const float*>(part), kPairPart, rows, (steps + 1) / 2,
+             reinterpret_cast<float*>(packed + i / 2 * rows));
+  }
+}
+
+}  // namespace titan::kernels::internal
+#pragma GCC pop_options
+
+namespace titan::kernels::internal {
+namespace {
+
+// Operands of the probe, the same on every machine.
+class ProbeBits {
+ public:
+  uint32_t Next() {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<uint32_t>(state_ >> 32);
+  }
+  // Sign and fraction at random, exponent in [low, high] as stored.
+  uint32_t Float(uint32_t low, uint32_t high) {
+    const uint32_t bits = Next();
+    return (bits & 0x807fffffu) | (low + Next() % (high - low + 1)) << 23;
+  }
+  uint32_t Pair(uint32_t low, uint32_t high) {
+    return (Float(low, high) & 0xffff0000u) | Float(low, high) >> 16;
+  }
+
+ private:
+  uint64_t state_ = 1;
+};
+
+bool SameOrNan(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
+}
+
+}  // namespace
+
+bool DotStepIsAsDefined(DotStep16 step) {
+  // Stored exponents of x and w, and of the accumulator: from equal ones to wide ones; products
+  // near the least normal number; denormal operands and accumulators; near overflow, infinities.
+  struct Range {
+    uint32_t low, high, acc_low, acc_high;
+  };
+  constexpr Range kRanges[] = {{127, 127, 127, 127}, {123, 131, 120, 134}, {107, 147, 90, 160},
+                               {55, 72, 0, 3},       {62, 65, 0, 24},      {0, 1, 0, 130},
+                               {0, 130, 0, 3},       {186, 194, 250, 254}, {250, 255, 0, 255}};
+  constexpr int kRounds = 200;
+  const NumericThread environment;
+  ProbeBits random;
+  uint32_t x[kLanes], w[kLanes];
+  float acc[kLanes], wanted[kLanes];
+  const auto agrees = [&] {
+    for (int i = 0; i < kLanes; ++i) wanted[i] = reference::DotStep(acc[i], x[i], w[i]);
+    step(x, w, acc);
+    return std::equal(acc, acc + kLanes, wanted, SameOrNan);
+  };
+  for (const Range& range : kRanges) {
+    for (int round = 0; round < kRounds; ++round) {
+      for (int i = 0; i < kLanes; ++i) {
+        x[i] = random.Pair(range.low, range.high);
+        w[i] = random.Pair(range.low, range.high);
+        acc[i] = std::bit_cast<float>(random.Float(range.acc_low, range.acc_high));
+        if (round % 16 == i) acc[i] = std::copysign(0.0f, acc[i]);
+      }
+      if (!agrees()) return false;
+      // Cancellation: the sum so far is taken away again, but for what rounding left.
+      for (int i = 0; i < kLanes; ++i) {
+        w[i] = round % 2 == 0 ? w[i] ^ 0x80008000u : w[i] ^ 0x80000000u;
+      }
+      if (!agrees()) return false;
+    }
+  }
+  return true;
+}
+
+bool CpuHasDot() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512bf16");
+}
+
+bool DotIsAdmitted() {
+  static const bool admitted = CpuHasDot() && DotStepIsAsDefined(&HardwareDotStep16);
+  return admitted;
+}
+
+const WeightTile<BFloat16, Bf16Pair>& DotTile() { return kTile; }
+
+}  // namespace titan::kernels::internal
