@@ -144,17 +144,22 @@ HWY_INLINE void SumBlock(const float* w, const float* const* pages, int64_t begi
   }
 }
 
-// As SumBlock for rows whose key counts differ: row r takes keys [0, count[r]).
+// As SumBlock for rows that see different keys: row r takes keys [from[r], to[r]), both ascending
+// in r; to[r] may lie before from[r].
 template <int R>
-HWY_INLINE void SumBlockRagged(const float* w, const float* const* pages, const int64_t* count,
-                               int64_t head_dim, float* o, int64_t ldo) {
-  int64_t common = kKeyBlock;
-  for (int r = 0; r < R; ++r) common = count[r] < common ? count[r] : common;
-  if (common > 0) SumBlock<R>(w, pages, 0, common, head_dim, o, ldo);
-  const int64_t from = common > 0 ? common : 0;
+HWY_INLINE void SumBlockRagged(const float* w, const float* const* pages, const int64_t* from,
+                               const int64_t* to, int64_t head_dim, float* o, int64_t ldo) {
+  int64_t common = 0;  // keys from 0 that all rows take
+  if (from[R - 1] <= 0) {
+    common = kKeyBlock;
+    for (int r = 0; r < R; ++r) common = to[r] < common ? to[r] : common;
+    if (common > 0) SumBlock<R>(w, pages, 0, common, head_dim, o, ldo);
+    if (common < 0) common = 0;
+  }
   for (int r = 0; r < R; ++r) {
-    if (count[r] > from) {
-      SumBlock<1>(w + r * kKeyBlock, pages, from, count[r], head_dim, o + r * ldo, ldo);
+    const int64_t begin = from[r] > common ? from[r] : common;
+    if (to[r] > begin) {
+      SumBlock<1>(w + r * kKeyBlock, pages, begin, to[r], head_dim, o + r * ldo, ldo);
     }
   }
 }

@@ -66,8 +66,16 @@ struct OnlineState {
   }
 };
 
+// v with its first `count` > 0 lanes replaced.
+HWY_INLINE FloatVec WithoutFirst(FloatVec v, int64_t count, FloatVec other) {
+  if (count >= kLanes) return other;
+  return hn::IfThenElse(hn::FirstN(FloatTag(), static_cast<size_t>(count)), other, v);
+}
+
 // Turns the scores of one row into weights in place and updates its maximum and sum. Returns alpha.
-HWY_INLINE float SoftmaxBlock(float* s, int64_t count, bool first, float* max, float* sum) {
+// Keys [from, count) are visible.
+HWY_INLINE float SoftmaxBlock(float* s, int64_t from, int64_t count, bool first, float* max,
+                              float* sum) {
   const FloatTag d;
   constexpr int64_t kVectors = kKeyBlock / kLanes;
   FloatVec score[kVectors];
@@ -80,6 +88,8 @@ HWY_INLINE float SoftmaxBlock(float* s, int64_t count, bool first, float* max, f
                            : hn::IfThenElse(hn::FirstN(d, static_cast<size_t>(left)), score[v],
                                             Broadcast(kNoMaximum));
     }
+    const int64_t skipped = from - v * kLanes;
+    if (skipped > 0) score[v] = WithoutFirst(score[v], skipped, Broadcast(kNoMaximum));
     largest = hn::IfThenElse(hn::Gt(score[v], largest), score[v], largest);
   }
   const float new_max = hn::GetLane(hn::MaxOfLanes(d, largest));
@@ -90,6 +100,8 @@ HWY_INLINE float SoftmaxBlock(float* s, int64_t count, bool first, float* max, f
     if (left > 0 && left < kLanes) {
       score[v] = hn::IfThenElseZero(hn::FirstN(d, static_cast<size_t>(left)), score[v]);
     }
+    const int64_t skipped = from - v * kLanes;
+    if (skipped > 0) score[v] = WithoutFirst(score[v], skipped, hn::Zero(d));
     Store(score[v], s + v * kLanes);
   }
   const float alpha = first ? 0.0f : DExp(*max - new_max);
@@ -100,15 +112,16 @@ HWY_INLINE float SoftmaxBlock(float* s, int64_t count, bool first, float* max, f
 
 template <int R>
 void SegmentTile(const AttentionShape& shape, const ForwardTile& tile, const float* base,
-                 const float* qs, const int64_t* visible, int64_t begin, int64_t width,
-                 OnlineState<R>* state) {
+                 const float* qs, const int64_t* lowest, const int64_t* visible, int64_t begin,
+                 int64_t width, OnlineState<R>* state) {
   const int64_t head_dim = shape.head_dim;
   const int64_t page_floats = 2 * static_cast<int64_t>(shape.num_kv_heads) * head_dim * kPageTokens;
   const int64_t head_offset = static_cast<int64_t>(tile.kv_head) * 2 * head_dim * kPageTokens;
   const int64_t end = std::min(begin + kKeySegment, visible[R - 1]);
   state->Clear(width);
   alignas(64) float s[R * kKeyBlock] = {};
-  for (int64_t block = begin; block < end; block += kKeyBlock) {
+  const int64_t first_block = std::max(begin, lowest[0] / kKeyBlock * kKeyBlock);
+  for (int64_t block = first_block; block < end; block += kKeyBlock) {
     const int64_t keys = std::min(kKeyBlock, end - block);
     const int64_t num_pages = (keys + kPageTokens - 1) / kPageTokens;
     BlockPages pages;
@@ -118,17 +131,19 @@ void SegmentTile(const AttentionShape& shape, const ForwardTile& tile, const flo
       pages.plain[p] = pages.transposed[p] + head_dim * kPageTokens;
     }
     ScoreBlock<R>(qs, head_dim, head_dim, pages.transposed, num_pages, s);
-    int64_t count[R];
+    int64_t from[R], count[R];
     for (int r = 0; r < R; ++r) {
+      from[r] = std::max<int64_t>(0, lowest[r] - block);
       count[r] = std::min(kKeyBlock, visible[r] - block);
-      if (count[r] <= 0) continue;  // the whole block is beyond this row: it changes nothing
+      if (count[r] <= from[r]) continue;  // the row sees nothing of the block: it changes nothing
+      const bool first = block == begin || block <= lowest[r];
       const float alpha =
-          SoftmaxBlock(s + r * kKeyBlock, count[r], block == begin, &state->max[r], &state->sum[r]);
+          SoftmaxBlock(s + r * kKeyBlock, from[r], count[r], first, &state->max[r], &state->sum[r]);
       const FloatVec scale = Broadcast(alpha);
       float* o = state->o + r * width;
       for (int64_t i = 0; i < width; i += kLanes) Store(hn::Mul(Load(o + i), scale), o + i);
     }
-    SumBlockRagged<R>(s, pages.plain, count, head_dim, state->o, width);
+    SumBlockRagged<R>(s, pages.plain, from, count, head_dim, state->o, width);
   }
 }
 
@@ -139,11 +154,13 @@ void RunTile(const ForwardArguments& a, const ForwardTile& tile) {
   const int64_t width = (head_dim + kPageTokens - 1) / kPageTokens * kPageTokens;
   const int group = shape.num_heads / shape.num_kv_heads;
   alignas(64) float qs[R * kMaxHeadDim];
-  int64_t visible[R], at[R];  // keys seen by the row; index of (row, head) in [T][num_heads]
+  // Keys seen by the row are [lowest, visible); `at` is the index of (row, head) in [T][num_heads].
+  int64_t lowest[R], visible[R], at[R];
   for (int r = 0; r < R; ++r) {
     const int64_t row = (tile.first_pair + r) / group;
     const int64_t head = tile.kv_head * group + (tile.first_pair + r) % group;
     visible[r] = tile.segment->first_position + row + 1;
+    lowest[r] = FirstVisible(shape, visible[r] - 1);
     at[r] = (tile.segment->first_row + row) * shape.num_heads + head;
     const FloatVec scale = Broadcast(shape.scale);
     for (int64_t d = 0; d < head_dim; d += kLanes) {
@@ -152,11 +169,18 @@ void RunTile(const ForwardArguments& a, const ForwardTile& tile) {
     }
   }
   OnlineState<R> total, next;
-  SegmentTile<R>(shape, tile, a.base, qs, visible, 0, width, &total);
-  for (int64_t begin = kKeySegment; begin < visible[R - 1]; begin += kKeySegment) {
-    SegmentTile<R>(shape, tile, a.base, qs, visible, begin, width, &next);
+  const int64_t first_segment = lowest[0] / kKeySegment * kKeySegment;
+  SegmentTile<R>(shape, tile, a.base, qs, lowest, visible, first_segment, width, &total);
+  for (int64_t begin = first_segment + kKeySegment; begin < visible[R - 1]; begin += kKeySegment) {
+    SegmentTile<R>(shape, tile, a.base, qs, lowest, visible, begin, width, &next);
     for (int r = 0; r < R; ++r) {
-      if (visible[r] <= begin) continue;
+      if (visible[r] <= begin || lowest[r] >= begin + kKeySegment) continue;
+      if (lowest[r] >= begin) {  // the row's first segment
+        std::copy_n(next.o + r * width, width, total.o + r * width);
+        total.max[r] = next.max[r];
+        total.sum[r] = next.sum[r];
+        continue;
+      }
       const float max = next.max[r] > total.max[r] ? next.max[r] : total.max[r];
       const float x = DExp(total.max[r] - max), y = DExp(next.max[r] - max);
       total.sum[r] = std::fma(total.sum[r], x, next.sum[r] * y);
@@ -164,6 +188,20 @@ void RunTile(const ForwardArguments& a, const ForwardTile& tile) {
       float* o = total.o + r * width;
       for (int64_t i = 0; i < width; i += kLanes) {
         Store(hn::MulAdd(Load(next.o + r * width + i), ys, hn::Mul(Load(o + i), xs)), o + i);
+      }
+      total.max[r] = max;
+    }
+  }
+  if (shape.sinks != nullptr) {
+    for (int r = 0; r < R; ++r) {
+      const float sink = shape.sinks[at[r] % shape.num_heads];
+      const float max = sink > total.max[r] ? sink : total.max[r];
+      const float x = DExp(total.max[r] - max), y = DExp(sink - max);
+      total.sum[r] = std::fma(total.sum[r], x, y);
+      float* o = total.o + r * width;
+      for (int64_t i = 0; i < width; i += kLanes) {
+        const FloatVec kept = hn::Mul(Load(o + i), Broadcast(x));
+        Store(hn::MulAdd(hn::Zero(FloatTag()), Broadcast(y), kept), o + i);
       }
       total.max[r] = max;
     }
@@ -196,6 +234,7 @@ namespace {
 void CheckShape(const AttentionShape& shape) {
   TITAN_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim);
   TITAN_CHECK(shape.num_kv_heads >= 1 && shape.num_heads % shape.num_kv_heads == 0);
+  TITAN_CHECK(shape.window >= 0);
 }
 
 }  // namespace

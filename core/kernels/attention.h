@@ -23,6 +23,9 @@
 //   Segments merge ascending: M = max(m_a, m_b), x = DExp(m_a - M), y = DExp(m_b - M),
 //   l = fma(l_a, x, l_b * y), o_d = fma(o_b, y, o_a * x). Blocks and segments without a visible key
 //   change nothing. Result o_d * (1 / l); row_max = m (-0 as +0), row_sum = l.
+//   With a window W only the keys t - W + 1 .. t are visible, the token itself counted. A head with
+//   a sink merges it last, as a segment with m = sink, l = 1, o = +0; row_max and row_sum are those
+//   after it.
 //
 // Backward order (out, row_max, row_sum as the forward gave them):
 //   D    = RowSumProduct(dout, out) over head_dim; rl = 1 / row_sum
@@ -47,6 +50,8 @@
 #include <cstdint>
 #include <span>
 
+#include "core/kernels/units.h"
+
 namespace titan::kernels {
 
 class Pool;
@@ -56,7 +61,14 @@ struct AttentionShape {
   int num_kv_heads = 0;  // divides num_heads
   int head_dim = 0;
   float scale = 0.0f;
+  int64_t window = 0;            // visible keys of a row, itself counted; 0: all before it
+  const float* sinks = nullptr;  // [num_heads], finite; null: none
 };
+
+// The first key that the row at position t sees.
+constexpr int64_t FirstVisible(const AttentionShape& shape, int64_t t) {
+  return shape.window > 0 && t + 1 > shape.window ? t + 1 - shape.window : 0;
+}
 
 inline constexpr int kMaxHeadDim = 256;
 
@@ -97,6 +109,13 @@ void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                        std::span<const Segment> segments, const float* base, const float* out,
                        const float* dout, const float* row_max, const float* row_sum, float* dq,
                        float* dk, float* dv);
+
+// Gradient of the sinks: per unit and head the chain over the unit's rows ascending from +0 of
+// fma(DExp(sink - row_max) * (1 / row_sum), -D, acc), D = RowSumProduct(dout, out) of the row and
+// head; dsinks[h] = dsinks[h] + chain, units in the order given. REQUIRES: shape.sinks.
+void SinkGradient(Pool& pool, const AttentionShape& shape, const float* out, const float* dout,
+                  const float* row_max, const float* row_sum, std::span<const RowRange> units,
+                  float* dsinks);
 
 }  // namespace titan::kernels
 

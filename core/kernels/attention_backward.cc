@@ -5,6 +5,7 @@
 // first laid out both ways (transposed and plain), in pages of 16, because scores want keys in
 // lanes and sums want channels in lanes.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -55,23 +56,24 @@ struct Family {
 HWY_BEFORE_NAMESPACE();
 namespace titan::kernels::HWY_NAMESPACE {
 
-// gradient[j][.] = chain over rows r in [first[j], R) ascending of fma(w[r][j], x[r][.],
+// gradient[j][.] = chain over rows r in [first[j], last[j]) ascending of fma(w[r][j], x[r][.],
 // gradient[j][.]) for keys j in [0, keys) of the block; rows of x and of gradient are `width`
 // apart, padded to whole vectors.
 template <int R>
-HWY_INLINE void OuterBlock(const float* w, const float* x, const int64_t* first, int64_t keys,
-                           int64_t width, float* gradient) {
+HWY_INLINE void OuterBlock(const float* w, const float* x, const int64_t* first,
+                           const int64_t* last, int64_t keys, int64_t width, float* gradient) {
   for (int64_t channel = 0; channel < width; channel += kLanes) {
     FloatVec row[R];
     for (int r = 0; r < R; ++r) row[r] = Load(x + r * width + channel);
     for (int64_t j = 0; j < keys; ++j) {
       float* place = gradient + j * width + channel;
       FloatVec acc = Load(place);
-      if (HWY_LIKELY(first[j] == 0)) {
+      if (HWY_LIKELY(first[j] == 0 && last[j] >= R)) {
         for (int r = 0; r < R; ++r) acc = hn::MulAdd(Broadcast(w[r * kKeyBlock + j]), row[r], acc);
       } else {
         for (int r = 0; r < R; ++r) {
-          if (r >= first[j]) acc = hn::MulAdd(Broadcast(w[r * kKeyBlock + j]), row[r], acc);
+          if (r >= first[j] && r < last[j])
+            acc = hn::MulAdd(Broadcast(w[r * kKeyBlock + j]), row[r], acc);
         }
       }
       Store(acc, place);
@@ -158,14 +160,16 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
   const int64_t position = segment.first_position + i;  // of the first row
   const int64_t visible = position + R;                 // keys that the last row sees
   alignas(64) float p[R * kKeyBlock], ds[R * kKeyBlock];
-  for (int64_t block = 0; block < visible; block += kKeyBlock) {
+  const int64_t lowest = FirstVisible(*a.shape, position);  // of the first row
+  for (int64_t block = lowest / kKeyBlock * kKeyBlock; block < visible; block += kKeyBlock) {
     const int64_t keys = std::min(kKeyBlock, visible - block);
     const int64_t first_page = block / kPageTokens,
                   num_pages = (keys + kPageTokens - 1) / kPageTokens;
     ScoreBlock<R>(qs, width, head_dim, scratch->keys_t.data() + first_page, num_pages, p);
     ScoreBlock<R>(dout, width, head_dim, scratch->values_t.data() + first_page, num_pages, ds);
-    int64_t count[R], first[kKeyBlock];
+    int64_t from[R], count[R], first[kKeyBlock], last[kKeyBlock];
     for (int r = 0; r < R; ++r) {
+      from[r] = std::max<int64_t>(0, FirstVisible(*a.shape, position + r) - block);
       count[r] = std::min(kKeyBlock, position + r + 1 - block);
       const FloatVec row_max = Broadcast(max[r]), row_inverse = Broadcast(inverse[r]);
       const FloatVec row_delta = Broadcast(delta[r]);
@@ -177,10 +181,13 @@ void BackwardTile(const BackwardArguments& a, const Segment& segment, int64_t he
         Store(hn::Mul(weight, hn::Sub(Load(ds_at), row_delta)), ds_at);
       }
     }
-    for (int64_t j = 0; j < keys; ++j) first[j] = std::max<int64_t>(0, block + j - position);
-    SumBlockRagged<R>(ds, scratch->keys_p.data() + first_page, count, head_dim, dq, width);
-    OuterBlock<R>(ds, qs, first, keys, width, scratch->dk.data() + block * width);
-    OuterBlock<R>(p, dout, first, keys, width, scratch->dv.data() + block * width);
+    for (int64_t j = 0; j < keys; ++j) {
+      first[j] = std::max<int64_t>(0, block + j - position);
+      last[j] = a.shape->window > 0 ? block + j + a.shape->window - position : R;
+    }
+    SumBlockRagged<R>(ds, scratch->keys_p.data() + first_page, from, count, head_dim, dq, width);
+    OuterBlock<R>(ds, qs, first, last, keys, width, scratch->dk.data() + block * width);
+    OuterBlock<R>(p, dout, first, last, keys, width, scratch->dv.data() + block * width);
   }
   for (int r = 0; r < R; ++r) {
     for (int64_t d = 0; d < head_dim; d += kLanes) {
@@ -228,6 +235,20 @@ void BackwardSegment(const BackwardArguments& a, const Segment& segment, int64_t
     AddTerm(dk + prefix * width, segment.num_rows, width, head_dim, h == 0, a.dk + at, ldkv);
     AddTerm(dv + prefix * width, segment.num_rows, width, head_dim, h == 0, a.dv + at, ldkv);
   }
+}
+
+// One unit's chain of one head's sink.
+float SinkChain(const AttentionShape& shape, int64_t head, const float* out, const float* dout,
+                const float* row_max, const float* row_sum, const RowRange& unit) {
+  float chain = 0.0f;
+  for (int64_t row = unit.begin; row < unit.end; ++row) {
+    const int64_t at = row * shape.num_heads + head;
+    const float delta =
+        RowSumProductVector(dout + at * shape.head_dim, out + at * shape.head_dim, shape.head_dim);
+    const float share = DExp(shape.sinks[head] - row_max[at]) * (1.0f / row_sum[at]);
+    chain = std::fma(share, -delta, chain);
+  }
+  return chain;
 }
 
 void BackwardFamily(const BackwardArguments& a, const Family& family, int64_t kv_head) {
@@ -302,6 +323,18 @@ void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                    [](const Family& x, const Family& y) { return x.num_rows > y.num_rows; });
   pool.Run(static_cast<int>(families.size()) * shape.num_kv_heads, [&](int task) {
     run(arguments, families[task / shape.num_kv_heads], task % shape.num_kv_heads);
+  });
+}
+
+void SinkGradient(Pool& pool, const AttentionShape& shape, const float* out, const float* dout,
+                  const float* row_max, const float* row_sum, std::span<const RowRange> units,
+                  float* dsinks) {
+  TITAN_CHECK(shape.sinks != nullptr);
+  pool.Run(shape.num_heads, [&](int head) {
+    for (const RowRange& unit : units) {
+      dsinks[head] =
+          dsinks[head] + TITAN_DISPATCH(SinkChain)(shape, head, out, dout, row_max, row_sum, unit);
+    }
   });
 }
 

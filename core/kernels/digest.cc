@@ -10,11 +10,12 @@
 
 #include "core/base/check.h"
 #include "core/base/hash.h"
-#include "core/base/philox.h"
 #include "core/kernels/attention.h"
 #include "core/kernels/bf16.h"
+#include "core/kernels/digest_items.h"
 #include "core/kernels/elementary.h"
 #include "core/kernels/embedding.h"
+#include "core/kernels/gelu.h"
 #include "core/kernels/head.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/linear.h"
@@ -31,48 +32,10 @@
 namespace titan::kernels {
 namespace {
 
-constexpr uint64_t kHashSeed = 0;
-
-// Canned operands: vector `id` is words 0.. of Philox with its own key, mapped to [-scale, scale).
-std::vector<float> Canned(uint32_t id, int64_t n, float scale = 1.0f) {
-  std::vector<float> out(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; i += 4) {
-    const PhiloxCounter words = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {id, 0x74697461u});
-    for (int64_t j = i; j < std::min(n, i + 4); ++j) {
-      const int32_t word = static_cast<int32_t>(words[static_cast<size_t>(j - i)]);
-      out[static_cast<size_t>(j)] = static_cast<float>(word >> 8) * 0x1p-23f * scale;
-    }
-  }
-  return out;
-}
-
-std::vector<int32_t> CannedIds(uint32_t id, int64_t n, int32_t below) {
-  std::vector<int32_t> out;
-  for (int64_t i = 0; i < n; ++i) {
-    const PhiloxCounter words = Philox4x32({static_cast<uint32_t>(i), 1, 0, 0}, {id, 0x74697461u});
-    out.push_back(static_cast<int32_t>(
-        (static_cast<uint64_t>(words[0]) * static_cast<uint64_t>(below)) >> 32));
-  }
-  return out;
-}
-
-class Items {
- public:
-  void Text(std::string name, std::string value) {
-    items_.push_back({std::move(name), std::move(value)});
-  }
-  // One item over several arrays: each is hashed, then the hashes.
-  template <typename... Arrays>
-  void Hash(std::string name, const Arrays&... arrays) {
-    std::string parts;
-    ((parts += ToHex(Hash128Of(arrays.data(), arrays.size() * sizeof(arrays[0]), kHashSeed))), ...);
-    Text(std::move(name), ToHex(Hash128Of(parts.data(), parts.size(), kHashSeed)));
-  }
-  std::vector<ContractItem> Take() { return std::move(items_); }
-
- private:
-  std::vector<ContractItem> items_;
-};
+using internal::Canned;
+using internal::CannedIds;
+using internal::Items;
+using internal::kHashSeed;
 
 // A weight with its panels, and the transposed panels of the input gradient.
 struct CannedLinear {
@@ -174,8 +137,8 @@ void HeadGradientItem(Pool& pool, std::string name, Items* items) {
 
 // Two sequences, the longer one with keys in two segments of 512.
 struct AttentionRun {
-  AttentionRun(Pool& pool)
-      : shape{4, 2, 32, 0.17677669f},
+  explicit AttentionRun(Pool& pool, int64_t window = 0, const float* sinks = nullptr)
+      : shape{4, 2, 32, 0.17677669f, window, sinks},
         q(Canned(50, kTokens * 4 * 32, 3.0f)),
         k(Canned(51, kTokens * 2 * 32, 3.0f)),
         v(Canned(52, kTokens * 2 * 32)),
@@ -199,22 +162,69 @@ struct AttentionRun {
   std::vector<Segment> segments;
 };
 
-void AttentionGradientItem(Pool& pool, Items* items) {
-  const AttentionRun run(pool);
+// A window over keys in two segments, and sinks.
+constexpr int64_t kCannedWindow = 100;
+constexpr float kCannedSinks[] = {0.5f, -1.0f, 2.0f, 0.0f};
+
+void AttentionGradientItem(Pool& pool, std::string name, const AttentionRun& run, Items* items) {
   const std::vector<float> dout = Canned(53, static_cast<int64_t>(run.out.size()));
   std::vector<float> dq(run.q.size()), dk(run.k.size()), dv(run.v.size());
   AttentionBackward(pool, run.shape, run.q.data(), run.segments, run.cache.data(), run.out.data(),
                     dout.data(), run.row_max.data(), run.row_sum.data(), dq.data(), dk.data(),
                     dv.data());
-  items->Hash("canned.attention_gradient", dq, dk, dv);
+  std::vector<float> dsinks(static_cast<size_t>(run.shape.num_heads), 0.0f);
+  if (run.shape.sinks != nullptr) {
+    const RowRange units[] = {{0, 300}, {300, AttentionRun::kTokens}};
+    SinkGradient(pool, run.shape, run.out.data(), dout.data(), run.row_max.data(),
+                 run.row_sum.data(), units, dsinks.data());
+    dq.insert(dq.end(), dsinks.begin(), dsinks.end());
+  }
+  items->Hash(std::move(name), dq, dk, dv);
 }
 
-RopeTable CannedRope(RopeScaling::Kind kind) {
+constexpr NormShape kNormShapes[] = {{.heads = 4},
+                                     {.kind = NormKind::kCentredGain},
+                                     {.kind = NormKind::kPlain},
+                                     {.kind = NormKind::kGainFirst}};
+
+// The other norm kinds and the norm of heads: [rows][heads][hidden / heads].
+void NormKindsItem(Pool& pool, Items* items) {
+  const std::vector<float> x = Canned(2, kRows * kHidden), gain = Canned(3, kHidden);
+  std::vector<float> all;
+  for (const NormShape& shape : kNormShapes) {
+    std::vector<float> out(x.size());
+    RmsNorm(pool, x.data(), kRows, kHidden / shape.heads, gain.data(), 1e-5f, out.data(), nullptr,
+            shape);
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  items->Hash("canned.norm_kinds", all);
+}
+
+void NormKindsGradientItem(Pool& pool, Items* items) {
+  const std::vector<float> x = Canned(80, kRows * kHidden), gain = Canned(81, kHidden);
+  const std::vector<float> dy = Canned(82, kRows * kHidden);
+  const RowRange units[] = {{0, 8}, {8, kRows}};
+  std::vector<float> all;
+  for (const NormShape& shape : kNormShapes) {
+    const int64_t width = kHidden / shape.heads;
+    std::vector<float> out(x.size()), dx(x.size()), dgain(kHidden, 0.0f);
+    std::vector<float> inv_rms(static_cast<size_t>(kRows * shape.heads));
+    RmsNorm(pool, x.data(), kRows, width, gain.data(), 1e-5f, out.data(), inv_rms.data(), shape);
+    RmsNormBackward(pool, x.data(), kRows, width, gain.data(), inv_rms.data(), dy.data(), dx.data(),
+                    units, shape.kind == NormKind::kPlain ? nullptr : dgain.data(), shape);
+    all.insert(all.end(), dx.begin(), dx.end());
+    all.insert(all.end(), dgain.begin(), dgain.end());
+  }
+  items->Hash("canned.norm_kinds_gradient", all);
+}
+
+RopeTable CannedRope(RopeScaling::Kind kind, int rotary_dim = 0,
+                     RopePairs pairs = RopePairs::kHalf) {
   RopeScaling scaling;
   scaling.kind = kind;
   scaling.factor = kind == RopeScaling::Kind::kNone ? 1.0 : 8.0;
   scaling.original_max_positions = 64.0;
-  StatusOr<RopeTable> table = RopeTable::Create(32, 10000.0, scaling, 300);
+  StatusOr<RopeTable> table = RopeTable::Create(32, 10000.0, scaling, 300, rotary_dim, pairs);
   TITAN_CHECK(table.ok());
   return *std::move(table);
 }
@@ -231,6 +241,18 @@ void RopeItem(Pool& pool, Items* items) {
     all.insert(all.end(), table.inv_freq().begin(), table.inv_freq().end());
   }
   items->Hash("canned.rope", all);
+  // The attention factor, a partial rotation, the other pairing.
+  all.clear();
+  for (const RopeTable& table :
+       {CannedRope(RopeScaling::Kind::kYarn), CannedRope(RopeScaling::Kind::kNone, 8),
+        CannedRope(RopeScaling::Kind::kNone, 32, RopePairs::kInterleaved)}) {
+    std::vector<float> x = Canned(60, kRows * 96);
+    const std::vector<int32_t> positions = CannedIds(61, kRows, 300);
+    ApplyRope(pool, table, x.data(), 96, kRows, 3, positions.data());
+    all.insert(all.end(), x.begin(), x.end());
+    all.insert(all.end(), table.inv_freq().begin(), table.inv_freq().end());
+  }
+  items->Hash("canned.rope_forms", all);
 }
 
 void SamplingItem(Items* items) {
@@ -343,14 +365,21 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
   std::vector<float> normed(x.size()), inv_rms(kRows), gated(x.size());
   RmsNorm(pool, x.data(), kRows, kHidden, gain.data(), 1e-5f, normed.data(), inv_rms.data());
   items.Hash("canned.norm", normed, inv_rms);
+  NormKindsItem(pool, &items);
   SwiGlu(pool, static_cast<int64_t>(x.size()), x.data(), normed.data(), gated.data());
   items.Hash("canned.swiglu", gated);
+  GeluGlu(pool, static_cast<int64_t>(x.size()), x.data(), normed.data(), gated.data());
+  ScaleBy(pool, static_cast<int64_t>(x.size()), 6.9282031f, normed.data());
+  items.Hash("canned.gelu", gated, normed);
   RopeItem(pool, &items);
   const AttentionRun attention(pool);
   items.Hash("canned.attention", attention.out, attention.row_max, attention.row_sum);
+  const AttentionRun window(pool, kCannedWindow, kCannedSinks);
+  items.Hash("canned.attention_window", window.out, window.row_max, window.row_sum);
   const HeadRun<CannedLinear> head(pool);
   items.Hash("canned.head", head.lp, head.max, head.log_sum);
   SamplingItem(&items);
+  items.Append(internal::ForwardBlockItems(pool));
   return items.Take();
 }
 
@@ -359,10 +388,19 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool) {
   Items items;
   UnitsItem(&items);
   LinearGradientItem(pool, &items);
-  AttentionGradientItem(pool, &items);
+  AttentionGradientItem(pool, "canned.attention_gradient", AttentionRun(pool), &items);
+  AttentionGradientItem(pool, "canned.attention_window_gradient",
+                        AttentionRun(pool, kCannedWindow, kCannedSinks), &items);
   BlockGradientItem(pool, &items);
+  NormKindsGradientItem(pool, &items);
+  const std::vector<float> gate = Canned(80, kRows * kHidden), up = Canned(83, kRows * kHidden);
+  std::vector<float> dgate = Canned(82, kRows * kHidden), dup(dgate.size());
+  GeluGluBackward(pool, static_cast<int64_t>(gate.size()), gate.data(), up.data(), dgate.data(),
+                  dgate.data(), dup.data());
+  items.Hash("canned.gelu_gradient", dgate, dup);
   HeadGradientItem<CannedLinear>(pool, "canned.head_gradient", &items);
   OptimizerItem(pool, &items);
+  items.Append(internal::TrainingBlockItems(pool));
   return items.Take();
 }
 

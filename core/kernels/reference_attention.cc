@@ -44,30 +44,35 @@ struct State {
   std::vector<float> o;
 };
 
-State OneSegment(const KeyView& keys, const std::vector<float>& qs, int64_t begin,
+// Keys [lowest, visible) of the segment that begins at `begin`.
+State OneSegment(const KeyView& keys, const std::vector<float>& qs, int64_t begin, int64_t lowest,
                  int64_t visible) {
   const int head_dim = keys.shape.head_dim;
   State state;
   state.o.assign(head_dim, 0.0f);
+  bool first = true;
   for (int64_t block = begin; block < std::min(visible, begin + kKeySegment); block += kKeyBlock) {
+    const int64_t from = std::max<int64_t>(0, lowest - block);
     const int64_t count = std::min(kKeyBlock, visible - block);
+    if (from >= count) continue;
     float p[kKeyBlock] = {};
     float max = state.max;
-    for (int64_t j = 0; j < count; ++j) {
+    for (int64_t j = from; j < count; ++j) {
       p[j] = keys.Score(qs, block + j);
       max = p[j] > max ? p[j] : max;
     }
-    for (int64_t j = 0; j < kKeyBlock; ++j) p[j] = j < count ? DExp(p[j] - max) : 0.0f;
+    for (int64_t j = from; j < count; ++j) p[j] = DExp(p[j] - max);
     float lane[kKeyBlock];
     std::copy(p, p + kKeyBlock, lane);
     for (int64_t h = kKeyBlock / 2; h > 0; h /= 2) {
       for (int64_t j = 0; j < h; ++j) lane[j] = lane[j] + lane[j + h];
     }
-    const float alpha = block == begin ? 0.0f : DExp(state.max - max);
+    const float alpha = first ? 0.0f : DExp(state.max - max);
+    first = false;
     state.sum = std::fma(state.sum, alpha, lane[0]);
     for (int d = 0; d < head_dim; ++d) {
       float o = state.o[d] * alpha;
-      for (int64_t j = 0; j < count; ++j) o = std::fma(p[j], keys.Value(block + j, d), o);
+      for (int64_t j = from; j < count; ++j) o = std::fma(p[j], keys.Value(block + j, d), o);
       state.o[d] = o;
     }
     state.max = max;
@@ -132,9 +137,19 @@ void AttentionForward(const AttentionShape& shape, const float* q,
       for (int h = 0; h < shape.num_heads; ++h) {
         const KeyView keys{shape, segment, base, h / group};
         const std::vector<float> qs = Scaled(q + row * width + h * shape.head_dim, shape);
-        State state = OneSegment(keys, qs, 0, visible);
-        for (int64_t begin = kKeySegment; begin < visible; begin += kKeySegment) {
-          Merge(state, OneSegment(keys, qs, begin, visible));
+        const int64_t lowest = FirstVisible(shape, visible - 1);
+        State state;
+        for (int64_t begin = 0; begin < visible; begin += kKeySegment) {
+          if (begin + kKeySegment <= lowest) continue;
+          const State next = OneSegment(keys, qs, begin, lowest, visible);
+          if (state.o.empty()) {
+            state = next;
+          } else {
+            Merge(state, next);
+          }
+        }
+        if (shape.sinks != nullptr) {
+          Merge(state, {shape.sinks[h], 1.0f, std::vector<float>(state.o.size(), 0.0f)});
         }
         const float inverse = 1.0f / state.sum;
         for (int d = 0; d < shape.head_dim; ++d) {
@@ -168,7 +183,7 @@ void AttentionBackward(const AttentionShape& shape, const float* q,
         const float delta = RowSumProduct(dout + at, out + at, head_dim);
         const float inverse = 1.0f / row_sum[row * shape.num_heads + h];
         std::vector<float> chain(head_dim, 0.0f);
-        for (int64_t j = 0; j <= prefix + i; ++j) {
+        for (int64_t j = FirstVisible(shape, prefix + i); j <= prefix + i; ++j) {
           const float p = DExp(keys.Score(qs, j) - row_max[row * shape.num_heads + h]) * inverse;
           float dp = 0.0f;
           for (int d = 0; d < head_dim; ++d) dp = std::fma(dout[at + d], keys.Value(j, d), dp);
@@ -203,6 +218,24 @@ void AttentionBackward(const AttentionShape& shape, const float* q,
       const int64_t at = segments[s].first_row * kv_width + static_cast<int64_t>(i);
       dk[at] = dk[at] + dk_prefix[s][i];
       dv[at] = dv[at] + dv_prefix[s][i];
+    }
+  }
+}
+
+void SinkGradient(const AttentionShape& shape, const float* out, const float* dout,
+                  const float* row_max, const float* row_sum, std::span<const RowRange> units,
+                  float* dsinks) {
+  for (const RowRange& unit : units) {
+    for (int h = 0; h < shape.num_heads; ++h) {
+      float chain = 0.0f;
+      for (int64_t row = unit.begin; row < unit.end; ++row) {
+        const int64_t at = row * shape.num_heads + h;
+        const float delta =
+            RowSumProduct(dout + at * shape.head_dim, out + at * shape.head_dim, shape.head_dim);
+        const float share = DExp(shape.sinks[h] - row_max[at]) * (1.0f / row_sum[at]);
+        chain = std::fma(share, -delta, chain);
+      }
+      dsinks[h] = dsinks[h] + chain;
     }
   }
 }

@@ -49,42 +49,6 @@ float RowSumProduct(const float* a, const float* b, int64_t n) {
   return total;
 }
 
-void RmsNorm(const float* x, int64_t rows, int64_t hidden, const float* gain, float eps, float* out,
-             float* inv_rms) {
-  for (int64_t t = 0; t < rows; ++t) {
-    const float* row = x + t * hidden;
-    const float ss = RowSumProduct(row, row, hidden);
-    const float inv = 1.0f / std::sqrt(ss / static_cast<float>(hidden) + eps);
-    for (int64_t i = 0; i < hidden; ++i) out[t * hidden + i] = (row[i] * inv) * gain[i];
-    if (inv_rms != nullptr) inv_rms[t] = inv;
-  }
-}
-
-void RmsNormBackward(const float* x, int64_t rows, int64_t hidden, const float* gain,
-                     const float* inv_rms, const float* dy, float* dx,
-                     std::span<const RowRange> units, float* dgain) {
-  if (dgain != nullptr) {
-    for (const RowRange& unit : units) {
-      for (int64_t i = 0; i < hidden; ++i) {
-        float chain = 0.0f;
-        for (int64_t t = unit.begin; t < unit.end; ++t) {
-          chain = std::fma(dy[t * hidden + i], x[t * hidden + i] * inv_rms[t], chain);
-        }
-        dgain[i] = dgain[i] + chain;
-      }
-    }
-  }
-  std::vector<float> a(hidden);
-  for (int64_t t = 0; t < rows; ++t) {
-    const float* row = x + t * hidden;
-    for (int64_t i = 0; i < hidden; ++i) a[i] = dy[t * hidden + i] * gain[i];
-    const float dot = RowSumProduct(a.data(), row, hidden);
-    const float inv = inv_rms[t];
-    const float c = (dot / static_cast<float>(hidden)) * (inv * inv);
-    for (int64_t i = 0; i < hidden; ++i) dx[t * hidden + i] = inv * std::fma(-c, row[i], a[i]);
-  }
-}
-
 void SwiGlu(int64_t n, const float* gate, const float* up, float* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = (gate[i] / (1.0f + DExp(-gate[i]))) * up[i];
 }
@@ -101,16 +65,39 @@ void SwiGluBackward(int64_t n, const float* gate, const float* up, const float* 
   }
 }
 
+void GeluGlu(int64_t n, const float* gate, const float* up, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i], h = 0.5f * g;
+    const float t = DTanh((g * kGeluRoot) * std::fma(g * g, kGeluCubic, 1.0f));
+    out[i] = std::fma(h, t, h) * up[i];
+  }
+}
+
+void GeluGluBackward(int64_t n, const float* gate, const float* up, const float* dout, float* dgate,
+                     float* dup) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i], u = up[i], d = dout[i], h = 0.5f * g, q = g * g;
+    const float t = DTanh((g * kGeluRoot) * std::fma(q, kGeluCubic, 1.0f));
+    const float slope = std::fma(0.5f, t, 0.5f) +
+                        (h * std::fma(-t, t, 1.0f)) * (kGeluRoot * std::fma(q, kGeluCubic3, 1.0f));
+    dup[i] = d * std::fma(h, t, h);
+    dgate[i] = (d * u) * slope;
+  }
+}
+
 void ApplyRope(const RopeTable& table, float* x, int64_t ldx, int64_t rows, int num_heads,
                const int32_t* positions) {
-  const int half = table.head_dim() / 2;
+  const int half = table.rotary_dim() / 2;
+  const bool interleaved = table.pairs() == RopePairs::kInterleaved;
   for (int64_t t = 0; t < rows; ++t) {
     const float* cosine = table.cosines(positions[t]);
     const float* sine = table.sines(positions[t]);
     for (int h = 0; h < num_heads; ++h) {
       float* head = x + t * ldx + static_cast<int64_t>(h) * table.head_dim();
+      const std::vector<float> in(head, head + 2 * half);
       for (int i = 0; i < half; ++i) {
-        const float x1 = head[i], x2 = head[i + half];
+        const float x1 = in[static_cast<size_t>(interleaved ? 2 * i : i)];
+        const float x2 = in[static_cast<size_t>(interleaved ? 2 * i + 1 : i + half)];
         head[i] = std::fma(x1, cosine[i], -(x2 * sine[i]));
         head[i + half] = std::fma(x2, cosine[i], x1 * sine[i]);
       }
@@ -120,16 +107,18 @@ void ApplyRope(const RopeTable& table, float* x, int64_t ldx, int64_t rows, int 
 
 void ApplyRopeBackward(const RopeTable& table, float* dx, int64_t ldx, int64_t rows, int num_heads,
                        const int32_t* positions) {
-  const int half = table.head_dim() / 2;
+  const int half = table.rotary_dim() / 2;
+  const bool interleaved = table.pairs() == RopePairs::kInterleaved;
   for (int64_t t = 0; t < rows; ++t) {
     const float* cosine = table.cosines(positions[t]);
     const float* sine = table.sines(positions[t]);
     for (int h = 0; h < num_heads; ++h) {
       float* head = dx + t * ldx + static_cast<int64_t>(h) * table.head_dim();
+      const std::vector<float> in(head, head + 2 * half);
       for (int i = 0; i < half; ++i) {
-        const float d1 = head[i], d2 = head[i + half];
-        head[i] = std::fma(d1, cosine[i], d2 * sine[i]);
-        head[i + half] = std::fma(d2, cosine[i], -(d1 * sine[i]));
+        const float d1 = in[static_cast<size_t>(i)], d2 = in[static_cast<size_t>(i + half)];
+        head[interleaved ? 2 * i : i] = std::fma(d1, cosine[i], d2 * sine[i]);
+        head[interleaved ? 2 * i + 1 : i + half] = std::fma(d2, cosine[i], -(d1 * sine[i]));
       }
     }
   }

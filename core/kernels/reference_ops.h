@@ -12,6 +12,8 @@
 
 #include "core/kernels/attention.h"
 #include "core/kernels/embedding.h"
+#include "core/kernels/gelu.h"
+#include "core/kernels/norm.h"
 #include "core/kernels/optimizer.h"
 #include "core/kernels/rope.h"
 #include "core/kernels/sampling.h"
@@ -22,15 +24,19 @@ namespace titan::kernels::reference {
 float RowSum(const float* x, int64_t n);
 float RowSumProduct(const float* a, const float* b, int64_t n);
 
-void RmsNorm(const float* x, int64_t rows, int64_t hidden, const float* gain, float eps, float* out,
-             float* inv_rms);
-void RmsNormBackward(const float* x, int64_t rows, int64_t hidden, const float* gain,
+void RmsNorm(const float* x, int64_t rows, int64_t width, const float* gain, float eps, float* out,
+             float* inv_rms, const NormShape& shape = {});
+void RmsNormBackward(const float* x, int64_t rows, int64_t width, const float* gain,
                      const float* inv_rms, const float* dy, float* dx,
-                     std::span<const RowRange> units, float* dgain);
+                     std::span<const RowRange> units, float* dgain, const NormShape& shape = {});
 
 void SwiGlu(int64_t n, const float* gate, const float* up, float* out);
 void SwiGluBackward(int64_t n, const float* gate, const float* up, const float* dout, float* dgate,
                     float* dup);
+
+void GeluGlu(int64_t n, const float* gate, const float* up, float* out);
+void GeluGluBackward(int64_t n, const float* gate, const float* up, const float* dout, float* dgate,
+                     float* dup);
 
 void ApplyRope(const RopeTable& table, float* x, int64_t ldx, int64_t rows, int num_heads,
                const int32_t* positions);
@@ -46,6 +52,10 @@ void AttentionBackward(const AttentionShape& shape, const float* q,
                        std::span<const Segment> segments, const float* base, const float* out,
                        const float* dout, const float* row_max, const float* row_sum, float* dq,
                        float* dk, float* dv);
+
+void SinkGradient(const AttentionShape& shape, const float* out, const float* dout,
+                  const float* row_max, const float* row_sum, std::span<const RowRange> units,
+                  float* dsinks);
 
 void EmbeddingGradient(TableLayout layout, const float* dy, int64_t vocab, int64_t hidden,
                        const int32_t* tokens, std::span<const RowRange> units, float* accumulator);

@@ -68,7 +68,39 @@ double CosReduced(double r) {
   return 1.0 + p;
 }
 
-float Scale(float inv_freq, const RopeScaling& scaling) {
+// Where the ramp of yarn begins and ends, in units of i.
+struct YarnRange {
+  double low = 0, high = 0;
+};
+
+YarnRange YarnRangeOf(const RopeScaling& scaling, double theta, int rotary_dim) {
+  const auto correction = [&](double beta) {
+    return rotary_dim * Log(scaling.original_max_positions / (kTwoPi * beta)) / (2.0 * Log(theta));
+  };
+  YarnRange range = {correction(scaling.beta_fast), correction(scaling.beta_slow)};
+  if (scaling.truncate) range = {std::floor(range.low), std::ceil(range.high)};
+  if (range.low < 0.0) range.low = 0.0;
+  if (range.high > rotary_dim - 1) range.high = rotary_dim - 1;
+  if (range.low == range.high) range.high += 0.001;
+  return range;
+}
+
+// g of the header.
+double YarnMagnitude(double q, double factor) {
+  return factor > 1.0 ? 0.1 * q * Log(factor) + 1.0 : 1.0;
+}
+
+double AttentionFactorOf(const RopeScaling& scaling) {
+  if (scaling.kind != RopeScaling::Kind::kYarn) return 1.0;
+  if (scaling.attention_factor != 0.0) return scaling.attention_factor;
+  if (scaling.mscale != 0.0 && scaling.mscale_all_dim != 0.0) {
+    return YarnMagnitude(scaling.mscale, scaling.factor) /
+           YarnMagnitude(scaling.mscale_all_dim, scaling.factor);
+  }
+  return YarnMagnitude(1.0, scaling.factor);
+}
+
+float Scale(float inv_freq, int i, const YarnRange& yarn, const RopeScaling& scaling) {
   const double f = inv_freq;
   switch (scaling.kind) {
     case RopeScaling::Kind::kNone:
@@ -85,6 +117,11 @@ float Scale(float inv_freq, const RopeScaling& scaling) {
                        (scaling.high_freq_factor - scaling.low_freq_factor);
       return static_cast<float>((1.0 - t) * (f / scaling.factor) + t * f);
     }
+    case RopeScaling::Kind::kYarn: {
+      double ramp = (i - yarn.low) / (yarn.high - yarn.low);
+      ramp = ramp < 0.0 ? 0.0 : ramp > 1.0 ? 1.0 : ramp;
+      return static_cast<float>(ramp * (f / scaling.factor) + (1.0 - ramp) * f);
+    }
   }
   TITAN_CHECK(false);
   return 0.0f;
@@ -97,22 +134,39 @@ Status CheckScaling(const RopeScaling& scaling) {
                            std::to_string(scaling.factor));
   }
   if (scaling.kind == RopeScaling::Kind::kLinear) return OkStatus();
-  if (!(scaling.low_freq_factor > 0.0) || !std::isfinite(scaling.high_freq_factor) ||
-      !(scaling.high_freq_factor > scaling.low_freq_factor)) {
+  if (!std::isfinite(scaling.original_max_positions) || scaling.original_max_positions < 1.0) {
+    return InvalidArgument("rope scaling: original_max_position_embeddings must be >= 1, got " +
+                           std::to_string(scaling.original_max_positions));
+  }
+  if (scaling.kind == RopeScaling::Kind::kLlama3) {
+    if (scaling.low_freq_factor > 0.0 && std::isfinite(scaling.high_freq_factor) &&
+        scaling.high_freq_factor > scaling.low_freq_factor) {
+      return OkStatus();
+    }
     return InvalidArgument(
         "rope scaling llama3: needs 0 < low_freq_factor < high_freq_factor, got " +
         std::to_string(scaling.low_freq_factor) + " and " +
         std::to_string(scaling.high_freq_factor));
   }
-  if (!std::isfinite(scaling.original_max_positions) || scaling.original_max_positions < 1.0) {
-    return InvalidArgument(
-        "rope scaling llama3: original_max_position_embeddings must be >= 1, got " +
-        std::to_string(scaling.original_max_positions));
+  if (!(scaling.beta_slow > 0.0) || !(scaling.beta_fast > scaling.beta_slow) ||
+      !std::isfinite(scaling.beta_fast)) {
+    return InvalidArgument("rope scaling yarn: needs 0 < beta_slow < beta_fast, got " +
+                           std::to_string(scaling.beta_slow) + " and " +
+                           std::to_string(scaling.beta_fast));
+  }
+  for (const double value : {scaling.attention_factor, scaling.mscale, scaling.mscale_all_dim}) {
+    if (!(value >= 0.0) || !std::isfinite(value)) {
+      return InvalidArgument(
+          "rope scaling yarn: attention_factor, mscale and mscale_all_dim must be finite and not "
+          "negative");
+    }
   }
   return OkStatus();
 }
 
 }  // namespace
+
+double DLogDouble(double x) { return Log(x); }
 
 double DPow(double base, double exponent) {
   return exponent == 0.0 ? 1.0 : Exp(exponent * Log(base));
@@ -140,9 +194,13 @@ void DSinCos(double angle, double* sine, double* cosine) {
 }
 
 StatusOr<RopeTable> RopeTable::Create(int head_dim, double theta, const RopeScaling& scaling,
-                                      int64_t max_positions) {
-  if (head_dim < 2 || head_dim % 2 != 0) {
-    return InvalidArgument("rope: head_dim must be even and >= 2, got " + std::to_string(head_dim));
+                                      int64_t max_positions, int rotary_dim, RopePairs pairs) {
+  if (rotary_dim == 0) rotary_dim = head_dim;
+  if (rotary_dim < 2 || rotary_dim % 2 != 0 || rotary_dim > head_dim) {
+    return InvalidArgument(
+        "rope: the rotated channels of a head must be even, >= 2 and at most "
+        "head_dim " +
+        std::to_string(head_dim) + ", got " + std::to_string(rotary_dim));
   }
   if (!std::isfinite(theta) || theta <= 1.0) {
     return InvalidArgument("rope: theta must be finite and > 1, got " + std::to_string(theta));
@@ -153,14 +211,19 @@ StatusOr<RopeTable> RopeTable::Create(int head_dim, double theta, const RopeScal
   }
   TITAN_RETURN_IF_ERROR(CheckScaling(scaling));
   RopeTable table;
-  table.half_ = head_dim / 2;
+  table.head_dim_ = head_dim;
+  table.half_ = rotary_dim / 2;
+  table.pairs_ = pairs;
+  table.attention_factor_ = AttentionFactorOf(scaling);
+  YarnRange yarn;
+  if (scaling.kind == RopeScaling::Kind::kYarn) yarn = YarnRangeOf(scaling, theta, rotary_dim);
   table.max_positions_ = max_positions;
   for (int i = 0; i < table.half_; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     const float power = static_cast<float>(DPow(theta, exponent));
     if (!std::isfinite(power))
       return InvalidArgument("rope: theta " + std::to_string(theta) + " is too large");
-    table.inv_freq_.push_back(Scale(1.0f / power, scaling));
+    table.inv_freq_.push_back(Scale(1.0f / power, i, yarn, scaling));
   }
   table.cosines_.resize(max_positions * table.half_);
   table.sines_.resize(max_positions * table.half_);
@@ -168,8 +231,8 @@ StatusOr<RopeTable> RopeTable::Create(int head_dim, double theta, const RopeScal
     for (int i = 0; i < table.half_; ++i) {
       double s, c;
       DSinCos(static_cast<double>(position) * static_cast<double>(table.inv_freq_[i]), &s, &c);
-      table.sines_[position * table.half_ + i] = static_cast<float>(s);
-      table.cosines_[position * table.half_ + i] = static_cast<float>(c);
+      table.sines_[position * table.half_ + i] = static_cast<float>(s * table.attention_factor_);
+      table.cosines_[position * table.half_ + i] = static_cast<float>(c * table.attention_factor_);
     }
   }
   return table;

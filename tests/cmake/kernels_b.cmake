@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(kernels_ops_test LABEL unit TIMEOUT 120
-  SOURCES unit/core/kernels/attention_prefix_test.cc unit/core/kernels/attention_test.cc unit/core/kernels/elementary_test.cc
+  SOURCES unit/core/kernels/attention_prefix_test.cc unit/core/kernels/attention_test.cc
+    unit/core/kernels/attention_window_test.cc unit/core/kernels/elementary_test.cc
     unit/core/kernels/ops_test.cc unit/core/kernels/sampling_test.cc unit/core/kernels/units_test.cc
   USES core/kernels)
-# The same binary over all 2^32 inputs of every one-argument function.
+titan_test(kernels_blocks_test LABEL unit TIMEOUT 120
+  SOURCES unit/core/kernels/gated_delta_test.cc unit/core/kernels/latent_attention_test.cc
+    unit/core/kernels/moe_test.cc
+  USES core/kernels)
+# kernels_ops_test over all 2^32 inputs of every one-argument function.
 add_test(NAME unit/kernels_ops_all_inputs
   COMMAND kernels_ops_test --gtest_filter=ElementaryTest.Vectors* --all_inputs)
 set_tests_properties(unit/kernels_ops_all_inputs PROPERTIES LABELS long TIMEOUT 3600)

@@ -15,6 +15,7 @@
 #include "core/kernels/isa.h"
 #include "core/kernels/optimizer.h"
 #include "core/kernels/pool.h"
+#include "core/kernels/rope.h"
 #include "core/kernels/sampling.h"
 #include "tests/support/golden.h"
 
@@ -179,6 +180,42 @@ TEST(LossGolden, LogProbAndEntropy) {
     return "";
   });
   file.ExpectSkipped(0);
+}
+
+// The frequencies that the library computes in binary32; its power differs by a unit in the last
+// place here and there.
+TEST(RopeGolden, Frequencies) {
+  struct Rotation {
+    const char* model;
+    int head_dim, rotary_dim;
+    double theta;
+    RopeScaling scaling;
+  };
+  RopeScaling llama3{RopeScaling::Kind::kLlama3, 8.0, 1.0, 4.0, 64.0};
+  RopeScaling yarn{RopeScaling::Kind::kYarn, 32.0};
+  yarn.original_max_positions = 64.0;
+  yarn.truncate = false;
+  const Rotation rotations[] = {
+      {"llama_gqa_untied", 16, 16, 1e4, {}}, {"llama_llama3rope_tied", 16, 16, 5e5, llama3},
+      {"llama_mha_bias", 16, 16, 1e3, {}},   {"qwen3_headdim32_tied", 32, 32, 1e6, {}},
+      {"gpt_oss", 32, 32, 150000, yarn},     {"qwen3_5_hybrid", 32, 8, 1e4, {}}};
+  GoldenFile file("model/tiny.json");
+  file.Run([&](const json& c) -> std::string {
+    for (const Rotation& r : rotations) {
+      if (c["name"] != r.model) continue;
+      const auto table = RopeTable::Create(r.head_dim, r.theta, r.scaling, 1, r.rotary_dim);
+      EXPECT_TRUE(table.ok()) << table.status();
+      const std::vector<double> want = Flat(c["inv_freq_f32_values"]);
+      EXPECT_EQ(table->inv_freq().size(), want.size());
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(table->inv_freq()[i], want[i], 2.5e-7 * want[i]) << r.model << " " << i;
+      }
+      EXPECT_NEAR(table->attention_factor(), GoldenNumber(c["rope_attention_scaling"]), 1e-15);
+      return "";
+    }
+    return "another model's rotation";
+  });
+  file.ExpectSkipped(3);
 }
 
 TEST(SamplingGolden, Greedy) {

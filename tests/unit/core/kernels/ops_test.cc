@@ -49,6 +49,13 @@ std::vector<RowRange> RandomUnits(int64_t rows, tests::Random& random) {
   return units;
 }
 
+constexpr NormShape kNormShapes[] = {{},
+                                     {.heads = 3},
+                                     {.kind = NormKind::kCentredGain},
+                                     {.kind = NormKind::kCentredGain, .heads = 2},
+                                     {.kind = NormKind::kPlain, .heads = 2},
+                                     {.kind = NormKind::kGainFirst}};
+
 TEST(NormTest, EqualsScalarTwin) {
   const NumericThread numeric;
   tests::Random random(1);
@@ -59,31 +66,60 @@ TEST(NormTest, EqualsScalarTwin) {
                                      {9, 1000},
                                      {65, 130},
                                      {5, 3000}}) {
-    SCOPED_TRACE(testing::Message() << rows << "x" << hidden);
-    Guarded x(rows * hidden, 1), gain(hidden, 2), dy(rows * hidden, 3);
-    x.FillWide(1), gain.FillWide(2), dy.FillWide(3);
-    Guarded out(x.size(), 4), inv(rows, 5), dx(x.size(), 6), dgain(hidden, 7);
-    dgain.FillWide(9);
-    const std::vector<RowRange> units = RandomUnits(rows, random);
-    reference::RmsNorm(x.data(), rows, hidden, gain.data(), 1e-5f, out.data(), inv.data());
-    reference::RmsNormBackward(x.data(), rows, hidden, gain.data(), inv.data(), dy.data(),
-                               dx.data(), units, dgain.data());
-    OnEveryIsa([&](Pool& pool) {
-      Guarded out2(x.size(), 4), inv2(rows, 5), dx2(x.size(), 6), dgain2(hidden, 7);
-      dgain2.FillWide(9);
-      RmsNorm(pool, x.data(), rows, hidden, gain.data(), 1e-5f, out2.data(), inv2.data());
-      RmsNormBackward(pool, x.data(), rows, hidden, gain.data(), inv2.data(), dy.data(), dx2.data(),
-                      units, dgain2.data());
-      EXPECT_EQ(CountDifferentBits(out.span(), out2.span()), 0);
-      EXPECT_EQ(CountDifferentBits(inv.span(), inv2.span()), 0);
-      EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0);
-      EXPECT_EQ(CountDifferentBits(dgain.span(), dgain2.span()), 0);
-      std::memcpy(dx2.data(), dy.data(), dy.size() * sizeof(float));
-      RmsNormBackward(pool, x.data(), rows, hidden, gain.data(), inv2.data(), dx2.data(),
-                      dx2.data(), units, nullptr);
-      EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0) << "in place";
-    });
+    for (const NormShape& shape : kNormShapes) {
+      SCOPED_TRACE(testing::Message() << rows << "x" << shape.heads << "x" << hidden << " kind "
+                                      << static_cast<int>(shape.kind));
+      const int64_t vectors = rows * shape.heads;
+      Guarded x(vectors * hidden, 1), gain(hidden, 2), dy(vectors * hidden, 3);
+      x.FillWide(1), gain.FillWide(2), dy.FillWide(3);
+      Guarded out(x.size(), 4), inv(vectors, 5), dx(x.size(), 6), dgain(hidden, 7);
+      dgain.FillWide(9);
+      const std::vector<RowRange> units = RandomUnits(rows, random);
+      const bool plain = shape.kind == NormKind::kPlain;
+      const float* gain_or_null = plain ? nullptr : gain.data();
+      reference::RmsNorm(x.data(), rows, hidden, gain_or_null, 1e-5f, out.data(), inv.data(),
+                         shape);
+      reference::RmsNormBackward(x.data(), rows, hidden, gain_or_null, inv.data(), dy.data(),
+                                 dx.data(), units, plain ? nullptr : dgain.data(), shape);
+      OnEveryIsa([&](Pool& pool) {
+        Guarded out2(x.size(), 4), inv2(vectors, 5), dx2(x.size(), 6), dgain2(hidden, 7);
+        dgain2.FillWide(9);
+        RmsNorm(pool, x.data(), rows, hidden, gain_or_null, 1e-5f, out2.data(), inv2.data(), shape);
+        RmsNormBackward(pool, x.data(), rows, hidden, gain_or_null, inv2.data(), dy.data(),
+                        dx2.data(), units, plain ? nullptr : dgain2.data(), shape);
+        EXPECT_EQ(CountDifferentBits(out.span(), out2.span()), 0);
+        EXPECT_EQ(CountDifferentBits(inv.span(), inv2.span()), 0);
+        EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0);
+        EXPECT_EQ(CountDifferentBits(dgain.span(), dgain2.span()), 0);
+        std::memcpy(dx2.data(), dy.data(), dy.size() * sizeof(float));
+        RmsNormBackward(pool, x.data(), rows, hidden, gain_or_null, inv2.data(), dx2.data(),
+                        dx2.data(), units, nullptr, shape);
+        EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0) << "in place";
+        std::memcpy(out2.data(), x.data(), x.size() * sizeof(float));
+        RmsNorm(pool, out2.data(), rows, hidden, gain_or_null, 1e-5f, out2.data(), nullptr, shape);
+        EXPECT_EQ(CountDifferentBits(out.span(), out2.span()), 0) << "forward in place";
+      });
+    }
   }
+}
+
+// The gain of a norm of heads: one chain a head. One chain over all vectors is another order.
+TEST(NormTest, HeadsAreSeparateChains) {
+  const NumericThread numeric;
+  constexpr int64_t kRows = 100, kHeads = 4, kWidth = 32;
+  Guarded x(kRows * kHeads * kWidth, 1), gain(kWidth, 2), dy(x.size(), 3), inv(kRows * kHeads, 4),
+      dx(x.size(), 5);
+  x.FillWide(1), gain.FillWide(2), dy.FillWide(3);
+  Pool pool(1);
+  RmsNorm(pool, x.data(), kRows, kWidth, gain.data(), 1e-5f, dx.data(), inv.data(),
+          {.heads = kHeads});
+  std::vector<float> by_head(kWidth, 0.0f), in_one(kWidth, 0.0f);
+  const RowRange tokens = {0, kRows}, vectors = {0, kRows * kHeads};
+  RmsNormBackward(pool, x.data(), kRows, kWidth, gain.data(), inv.data(), dy.data(), dx.data(),
+                  {&tokens, 1}, by_head.data(), {.heads = kHeads});
+  RmsNormBackward(pool, x.data(), kRows * kHeads, kWidth, gain.data(), inv.data(), dy.data(),
+                  dx.data(), {&vectors, 1}, in_one.data());
+  EXPECT_NE(CountDifferentBits(by_head, in_one), 0);
 }
 
 TEST(NormTest, UnitsAreSeparateChains) {
@@ -103,32 +139,96 @@ TEST(NormTest, UnitsAreSeparateChains) {
   EXPECT_NE(CountDifferentBits(run({{0, kRows}}), run({{0, 90}, {90, kRows}})), 0);
 }
 
+// The norm of a vector in double, by its definition.
+std::vector<double> NormInDouble(const NormShape& shape, const std::vector<double>& x,
+                                 const std::vector<double>& gain) {
+  const double one = shape.kind == NormKind::kGain ? 0 : 1;
+  std::vector<double> v = x, out;
+  double ss = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (shape.kind == NormKind::kGainFirst) v[i] *= one + gain[i];
+    ss += v[i] * v[i];
+  }
+  const double r = 1 / std::sqrt(ss / static_cast<double>(x.size()) + 1e-5f);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const bool last = shape.kind == NormKind::kGain || shape.kind == NormKind::kCentredGain;
+    out.push_back(v[i] * r * (last ? one + gain[i] : 1));
+  }
+  return out;
+}
+
 TEST(NormTest, AgreesWithDoubleAndItsDerivative) {
   const NumericThread numeric;
-  constexpr int64_t kHidden = 576;
-  Guarded x(kHidden, 1), gain(kHidden, 2), dy(kHidden, 3), out(kHidden, 4), dx(kHidden, 5),
-      dgain(kHidden, 6);
-  x.FillWide(1), gain.FillWide(2), dy.FillWide(3);
-  for (int64_t i = 0; i < kHidden; ++i) dgain.data()[i] = 0.0f;
-  float inv = 0.0f;
-  Pool pool(1);
-  RmsNorm(pool, x.data(), 1, kHidden, gain.data(), 1e-5f, out.data(), &inv);
-  const RowRange unit{0, 1};
-  RmsNormBackward(pool, x.data(), 1, kHidden, gain.data(), &inv, dy.data(), dx.data(), {&unit, 1},
-                  dgain.data());
-  double ss = 0.0;
-  for (int64_t i = 0; i < kHidden; ++i) ss += double{x.data()[i]} * x.data()[i];
-  const double r = 1.0 / std::sqrt(ss / kHidden + 1e-5f);
-  double dot = 0.0;
-  for (int64_t i = 0; i < kHidden; ++i) dot += double{dy.data()[i]} * gain.data()[i] * x.data()[i];
-  for (int64_t i = 0; i < kHidden; ++i) {
-    const double a = double{dy.data()[i]} * gain.data()[i];
-    const double want_dx = r * a - r * r * r * dot / kHidden * x.data()[i];
-    EXPECT_NEAR(out.data()[i], x.data()[i] * r * gain.data()[i],
-                1e-6 * (1 + std::abs(out.data()[i])));
-    EXPECT_NEAR(dx.data()[i], want_dx, 2e-6 * (1 + std::abs(want_dx)));
-    EXPECT_NEAR(dgain.data()[i], dy.data()[i] * x.data()[i] * r,
-                1e-6 * (1 + std::abs(dgain.data()[i])));
+  constexpr int64_t kWidth = 576;
+  for (const NormShape& shape : kNormShapes) {
+    SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(shape.kind));
+    Guarded x(kWidth, 1), gain(kWidth, 2), dy(kWidth, 3), out(kWidth, 4), dx(kWidth, 5),
+        dgain(kWidth, 6);
+    x.FillWide(1), gain.FillWide(2), dy.FillWide(3);
+    for (int64_t i = 0; i < kWidth; ++i) dgain.data()[i] = 0.0f;
+    float inv = 0.0f;
+    Pool pool(1);
+    const NormShape one_head = {.kind = shape.kind};
+    RmsNorm(pool, x.data(), 1, kWidth, gain.data(), 1e-5f, out.data(), &inv, one_head);
+    const RowRange unit{0, 1};
+    const bool plain = shape.kind == NormKind::kPlain;
+    RmsNormBackward(pool, x.data(), 1, kWidth, gain.data(), &inv, dy.data(), dx.data(), {&unit, 1},
+                    plain ? nullptr : dgain.data(), one_head);
+    std::vector<double> xs(x.data(), x.data() + kWidth), gains(gain.data(), gain.data() + kWidth);
+    const std::vector<double> want = NormInDouble(shape, xs, gains);
+    const auto loss = [&] {
+      double sum = 0;
+      const std::vector<double> y = NormInDouble(shape, xs, gains);
+      for (int64_t i = 0; i < kWidth; ++i) sum += dy.data()[i] * y[static_cast<size_t>(i)];
+      return sum;
+    };
+    const auto derivative = [&](double& at) {
+      const double before = at, step = 1e-5;
+      at = before + step;
+      const double up = loss();
+      at = before - step;
+      const double down = loss();
+      at = before;
+      return (up - down) / (2 * step);
+    };
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const size_t j = static_cast<size_t>(i);
+      EXPECT_NEAR(out.data()[i], want[j], 1e-6 * (1 + std::abs(want[j])));
+      if (i % 7 != 0) continue;
+      const double want_dx = derivative(xs[j]);
+      EXPECT_NEAR(dx.data()[i], want_dx, 4e-6 * (1 + std::abs(want_dx))) << i;
+      if (plain) continue;
+      const double want_dgain = derivative(gains[j]);
+      EXPECT_NEAR(dgain.data()[i], want_dgain, 4e-6 * (1 + std::abs(want_dgain))) << i;
+    }
+  }
+}
+
+TEST(GeluTest, EqualsScalarTwinAndDouble) {
+  const NumericThread numeric;
+  for (const int64_t n : {1, 5, 31, 40001}) {
+    Guarded gate(n, 1), up(n, 2), dout(n, 3), out(n, 4), dgate(n, 5), dup(n, 6);
+    gate.FillWide(1, 2.0f), up.FillWide(2), dout.FillWide(3);
+    reference::GeluGlu(n, gate.data(), up.data(), out.data());
+    reference::GeluGluBackward(n, gate.data(), up.data(), dout.data(), dgate.data(), dup.data());
+    OnEveryIsa([&](Pool& pool) {
+      Guarded out2(n, 4), dgate2(n, 5), dup2(n, 6);
+      GeluGlu(pool, n, gate.data(), up.data(), out2.data());
+      GeluGluBackward(pool, n, gate.data(), up.data(), dout.data(), dgate2.data(), dup2.data());
+      EXPECT_EQ(CountDifferentBits(out.span(), out2.span()), 0);
+      EXPECT_EQ(CountDifferentBits(dgate.span(), dgate2.span()), 0);
+      EXPECT_EQ(CountDifferentBits(dup.span(), dup2.span()), 0);
+    });
+    const auto gelu = [](double g) {
+      return 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+    };
+    for (int64_t i = 0; i < std::min<int64_t>(n, 4000); ++i) {
+      const double g = gate.data()[i], u = up.data()[i], d = dout.data()[i];
+      EXPECT_NEAR(out.data()[i], gelu(g) * u, 2e-6 * (1 + std::abs(g * u)));
+      EXPECT_NEAR(dup.data()[i], gelu(g) * d, 2e-6 * (1 + std::abs(g * d)));
+      const double slope = (gelu(g + 1e-5) - gelu(g - 1e-5)) / 2e-5;
+      EXPECT_NEAR(dgate.data()[i], d * u * slope, 3e-6 * (1 + std::abs(d * u)));
+    }
   }
 }
 
@@ -214,6 +314,80 @@ TEST(RopeTest, Llama3ScalingHasItsThreeBands) {
   EXPECT_GT(between, 0);
 }
 
+TEST(RopeTest, YarnAgreesWithDouble) {
+  for (const bool truncate : {true, false}) {
+    RopeScaling scaling{RopeScaling::Kind::kYarn, 32.0};
+    scaling.original_max_positions = 64.0;
+    scaling.truncate = truncate;
+    const StatusOr<RopeTable> plain = RopeTable::Create(32, 150000.0, {}, 9);
+    const StatusOr<RopeTable> table = RopeTable::Create(32, 150000.0, scaling, 9);
+    ASSERT_TRUE(plain.ok() && table.ok());
+    const double ln = std::log(150000.0);
+    double low = 32 * std::log(64 / (2 * M_PI * 32)) / (2 * ln);
+    double high = 32 * std::log(64 / (2 * M_PI)) / (2 * ln);
+    if (truncate) low = std::floor(low), high = std::ceil(high);
+    low = std::max(low, 0.0);
+    const double magnitude = 0.1 * std::log(32.0) + 1;
+    EXPECT_NEAR(table->attention_factor(), magnitude, 1e-15);
+    int between = 0;
+    for (int i = 0; i < 16; ++i) {
+      const double f = plain->inv_freq()[i], ramp = std::clamp((i - low) / (high - low), 0.0, 1.0);
+      between += ramp > 0 && ramp < 1;
+      EXPECT_NEAR(table->inv_freq()[i], ramp * f / 32 + (1 - ramp) * f, 6e-8 * f) << i;
+      const double angle = 7.0 * table->inv_freq()[i];
+      EXPECT_EQ(table->cosines(7)[i], static_cast<float>(std::cos(angle) * magnitude));
+      EXPECT_EQ(table->sines(7)[i], static_cast<float>(std::sin(angle) * magnitude));
+    }
+    EXPECT_GT(between, 0);
+    scaling.mscale = 0.5, scaling.mscale_all_dim = 2.0;
+    EXPECT_NEAR(RopeTable::Create(32, 150000.0, scaling, 9)->attention_factor(),
+                (0.05 * std::log(32.0) + 1) / (0.2 * std::log(32.0) + 1), 1e-15);
+    scaling.attention_factor = 1.5;
+    EXPECT_EQ(RopeTable::Create(32, 150000.0, scaling, 9)->attention_factor(), 1.5);
+  }
+  for (double x = 1e-3; x < 1e9; x *= 1.37) EXPECT_NEAR(DLogDouble(x), std::log(x), 4e-15 * 21);
+}
+
+TEST(RopeTest, ScalingsTurnByTheirFrequencies) {
+  const StatusOr<RopeTable> plain = RopeTable::Create(16, 10000.0, {}, 100);
+  const StatusOr<RopeTable> linear =
+      RopeTable::Create(16, 10000.0, {RopeScaling::Kind::kLinear, 4.0}, 100);
+  ASSERT_TRUE(plain.ok() && linear.ok());
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(linear->inv_freq()[i], plain->inv_freq()[i] / 4.0f);
+    EXPECT_EQ(linear->cosines(80)[i], plain->cosines(20)[i]);
+  }
+}
+
+// Channels beyond the rotated ones pass; interleaved pairs are those of the half form, reordered.
+TEST(RopeTest, PartialAndInterleavedRotations) {
+  const NumericThread numeric;
+  const StatusOr<RopeTable> half = RopeTable::Create(24, 10000.0, {}, 50, 8);
+  const StatusOr<RopeTable> pairs =
+      RopeTable::Create(24, 10000.0, {}, 50, 8, RopePairs::kInterleaved);
+  ASSERT_TRUE(half.ok() && pairs.ok());
+  const int32_t position = 37;
+  std::vector<float> x(24), y;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 0.3f + static_cast<float>(i);
+  Pool pool(1);
+  std::vector<float> a = x, b(24);
+  ApplyRope(pool, *half, a.data(), 24, 1, 1, &position);
+  for (size_t i = 8; i < 24; ++i) EXPECT_EQ(a[i], x[i]);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(a[i],
+                x[i] * std::cos(37 * std::pow(10000.0, -0.25 * static_cast<double>(i))) -
+                    x[i + 4] * std::sin(37 * std::pow(10000.0, -0.25 * static_cast<double>(i))),
+                1e-4);
+    b[2 * i] = x[i], b[2 * i + 1] = x[i + 4];
+  }
+  std::copy(x.begin() + 8, x.end(), b.begin() + 8);
+  const std::vector<float> interleaved = b;
+  ApplyRope(pool, *pairs, b.data(), 24, 1, 1, &position);
+  EXPECT_EQ(CountDifferentBits(a, b), 0);
+  ApplyRopeBackward(pool, *pairs, b.data(), 24, 1, 1, &position);
+  for (size_t i = 0; i < 24; ++i) EXPECT_NEAR(b[i], interleaved[i], 1e-5);
+}
+
 TEST(RopeTest, BadArgumentsAreRefused) {
   EXPECT_EQ(RopeTable::Create(7, 10000.0, {}, 10).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(RopeTable::Create(8, 0.5, {}, 10).status().code(), StatusCode::kInvalidArgument);
@@ -225,12 +399,26 @@ TEST(RopeTest, BadArgumentsAreRefused) {
                 .status()
                 .code(),
             StatusCode::kInvalidArgument);
+  RopeScaling yarn{RopeScaling::Kind::kYarn, 8.0};
+  EXPECT_TRUE(RopeTable::Create(8, 10000.0, yarn, 9).ok());
+  yarn.beta_slow = 40;
+  EXPECT_EQ(RopeTable::Create(8, 10000.0, yarn, 9).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(RopeTable::Create(8, 10000.0, {}, 9, 10).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(RopeTable::Create(8, 10000.0, {}, 9, 3).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(RopeTest, RotationEqualsScalarTwinAndBackwardUndoesIt) {
   const NumericThread numeric;
-  for (const int head_dim : {2, 6, 32, 64, 90}) {
-    const StatusOr<RopeTable> table = RopeTable::Create(head_dim, 10000.0, {}, 500);
+  const struct {
+    int head_dim, rotary_dim;
+    RopePairs pairs;
+  } shapes[] = {{2, 2, RopePairs::kHalf},          {6, 6, RopePairs::kHalf},
+                {32, 32, RopePairs::kHalf},        {64, 64, RopePairs::kHalf},
+                {90, 90, RopePairs::kHalf},        {64, 16, RopePairs::kHalf},
+                {64, 64, RopePairs::kInterleaved}, {40, 38, RopePairs::kInterleaved}};
+  for (const auto& [head_dim, rotary_dim, pairs] : shapes) {
+    const StatusOr<RopeTable> table =
+        RopeTable::Create(head_dim, 10000.0, {}, 500, rotary_dim, pairs);
     ASSERT_TRUE(table.ok());
     constexpr int kHeads = 3;
     constexpr int64_t kRows = 21;
