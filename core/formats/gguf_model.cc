@@ -25,12 +25,14 @@ constexpr std::array<NamePair, 3> kOuterNames = {{
     {"model.norm", "output_norm"},
     {"lm_head", "output"},
 }};
-constexpr std::array<NamePair, 9> kLayerNames = {{
+constexpr std::array<NamePair, 11> kLayerNames = {{
     {"input_layernorm", "attn_norm"},
     {"self_attn.q_proj", "attn_q"},
     {"self_attn.k_proj", "attn_k"},
     {"self_attn.v_proj", "attn_v"},
     {"self_attn.o_proj", "attn_output"},
+    {"self_attn.q_norm", "attn_q_norm"},
+    {"self_attn.k_norm", "attn_k_norm"},
     {"post_attention_layernorm", "ffn_norm"},
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
@@ -46,14 +48,12 @@ Status RefuseKey(const GgufFile& file, std::string_view key, std::string_view pr
 
 // Keys whose presence with another than the neutral value changes the arithmetic.
 Status RefuseUncovered(const GgufFile& file, const std::string& arch) {
-  const std::string scaling = arch + ".rope.scaling.type";
-  TITAN_ASSIGN_OR_RETURN(const std::string kind, file.StringOr(scaling, "none"));
-  if (kind != "none") {
-    return RefuseKey(file, scaling, fmt::format("\"{}\" is not covered (none)", kind));
-  }
-  for (const char* leaf : {".rope.scale_linear", ".rope.scaling.factor", ".attention.scale",
-                           ".attention.clamp_kqv", ".logit_scale", ".embedding_scale",
-                           ".residual_scale", ".attention.sliding_window", ".expert_count"}) {
+  for (const char* leaf :
+       {".rope.scale_linear", ".attention.scale", ".attention.clamp_kqv", ".logit_scale",
+        ".embedding_scale", ".residual_scale", ".attention.sliding_window", ".expert_count",
+        ".rope.scaling.attn_factor", ".rope.scaling.yarn_log_multiplier",
+        ".rope.scaling.yarn_ext_factor", ".rope.scaling.yarn_attn_factor",
+        ".rope.scaling.yarn_beta_fast", ".rope.scaling.yarn_beta_slow"}) {
     const std::string key = arch + leaf;
     if (!file.HasKey(key)) continue;
     const auto integer = file.Int(key, 0, 0);
@@ -62,6 +62,32 @@ Status RefuseUncovered(const GgufFile& file, const std::string& arch) {
     if (number.ok() && (*number == 0 || *number == 1)) continue;
     return RefuseKey(file, key, "is not covered, convert the model without it");
   }
+  return OkStatus();
+}
+
+// Kinds that have keys of their own; that of Llama 3 is a tensor.
+Status ReadRopeScaling(const GgufFile& file, const std::string& arch, ModelConfig* c) {
+  const std::string key = arch + ".rope.scaling.type";
+  TITAN_ASSIGN_OR_RETURN(const std::string kind, file.StringOr(key, "none"));
+  const std::string factor_key = arch + ".rope.scaling.factor";
+  if (kind == "none") {
+    if (!file.HasKey(factor_key)) return OkStatus();
+    TITAN_ASSIGN_OR_RETURN(const double factor, file.Number(factor_key));
+    if (factor == 0 || factor == 1) return OkStatus();
+    return RefuseKey(file, factor_key, "is given without " + key);
+  }
+  if (kind != "linear" && kind != "yarn") {
+    return RefuseKey(file, key, fmt::format("\"{}\" is not covered (none, linear, yarn)", kind));
+  }
+  RopeScaling rope;
+  rope.kind = kind == "linear" ? RopeScaling::Kind::kLinear : RopeScaling::Kind::kYarn;
+  TITAN_ASSIGN_OR_RETURN(rope.factor, file.Number(factor_key));
+  if (rope.kind == RopeScaling::Kind::kYarn) {
+    TITAN_ASSIGN_OR_RETURN(const int64_t original,
+                           file.Int(arch + ".rope.scaling.original_context_length", 1, kInt32Max));
+    rope.original_max_position_embeddings = static_cast<int32_t>(original);
+  }
+  c->rope_scaling = rope;
   return OkStatus();
 }
 
@@ -82,6 +108,9 @@ Status ReadRopeFrequencies(const GgufFile& file, ModelConfig* c) {
   const GgufTensor* tensor = file.FindTensor(kRopeFrequencies);
   if (tensor == nullptr) return OkStatus();
   const std::string where = fmt::format("{}: tensor {}", file.path(), kRopeFrequencies);
+  if (c->rope_scaling.kind != RopeScaling::Kind::kNone) {
+    return InvalidArgument(where + ": stands beside another rope scaling");
+  }
   if (tensor->shape != std::vector<int64_t>{c->head_dim / 2} || tensor->type != StoredType::kF32) {
     return InvalidArgument(fmt::format("{}: must be F32 with {} elements", where, c->head_dim / 2));
   }
@@ -281,9 +310,9 @@ int64_t InterleavedRowOf(int64_t row, int64_t head_dim) {
 StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   ModelConfig c;
   TITAN_ASSIGN_OR_RETURN(const std::string arch, file.String("general.architecture"));
-  if (arch != "llama" && arch != "qwen2") {
+  if (arch != "llama" && arch != "qwen2" && arch != "qwen3") {
     return RefuseKey(file, "general.architecture",
-                     fmt::format("\"{}\" is not covered (llama, qwen2)", arch));
+                     fmt::format("\"{}\" is not covered (llama, qwen2, qwen3)", arch));
   }
   c.family = arch;
   TITAN_RETURN_IF_ERROR(RefuseUncovered(file, arch));
@@ -295,11 +324,13 @@ StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   if (file.HasKey(arch + ".rope.freq_base")) {
     TITAN_ASSIGN_OR_RETURN(c.rope_theta, file.Number(arch + ".rope.freq_base"));
   }
+  TITAN_RETURN_IF_ERROR(ReadRopeScaling(file, arch, &c));
   TITAN_RETURN_IF_ERROR(ReadRopeFrequencies(file, &c));
   c.tie_embeddings = file.FindTensor("output.weight") == nullptr;
   c.qkv_bias = file.FindTensor("blk.0.attn_q.bias") != nullptr;
   c.o_bias = file.FindTensor("blk.0.attn_output.bias") != nullptr;
   c.mlp_bias = file.FindTensor("blk.0.ffn_gate.bias") != nullptr;
+  c.qk_norm = arch == "qwen3";
   const Status valid = ValidateModelConfig(c);
   if (!valid.ok()) return Annotate(valid, file.path());
   return c;

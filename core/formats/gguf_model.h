@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A GGUF file as a ModelSource: metadata keys to ModelConfig, tensor names to Hugging Face names,
-// and the row order of q and k. Architectures: llama, qwen2.
+// and the row order of q and k. Architectures: llama, qwen2, qwen3.
 #ifndef TITAN_CORE_FORMATS_GGUF_MODEL_H_
 #define TITAN_CORE_FORMATS_GGUF_MODEL_H_
 

@@ -65,6 +65,11 @@ StatusOr<Json> ParseJson(std::string_view text, std::string_view where) {
   return InvalidArgument(fmt::format("{}: {}", where, keys.problem()));
 }
 
+bool JsonFields::IsNull(const char* field) const {
+  const auto it = object_.find(field);
+  return it != object_.end() && it->is_null();
+}
+
 bool JsonFields::Has(const char* field) const {
   const auto it = object_.find(field);
   return it != object_.end() && !it->is_null();

@@ -35,6 +35,7 @@ class JsonFields {
   JsonFields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   bool Has(const char* field) const;
+  bool IsNull(const char* field) const;  // there, and null
   // Integers in [low, high]; 4.0 is accepted for 4, 4.5 is not.
   StatusOr<int64_t> Int(const char* field, int64_t low, int64_t high) const;
   StatusOr<int64_t> IntOr(const char* field, int64_t low, int64_t high, int64_t missing) const;

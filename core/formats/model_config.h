@@ -18,25 +18,31 @@
 
 namespace titan::formats {
 
-// Scaling of the rotary frequencies. kLlama3: wavelengths above original_max_position_embeddings /
-// low_freq_factor are divided by factor, those below .../high_freq_factor kept, between them
-// blended.
+// Scaling of the rotary frequencies; core/kernels/rope.h says what each kind does. Fields that a
+// kind does not read keep their defaults.
 struct RopeScaling {
-  enum class Kind { kNone, kLlama3 };
+  enum class Kind { kNone, kLinear, kLlama3, kYarn };
   Kind kind = Kind::kNone;
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 1;
-  int32_t original_max_position_embeddings = 0;
+  double factor = 1;                             // all kinds, >= 1
+  double low_freq_factor = 1;                    // llama3
+  double high_freq_factor = 1;                   // llama3
+  int32_t original_max_position_embeddings = 0;  // llama3, yarn
+  double beta_fast = 32;                         // yarn, as all below
+  double beta_slow = 1;
+  bool truncate = true;
+  double attention_factor = 0;  // 0: derived from factor or the mscales
+  double mscale = 0;            // 0: not given
+  double mscale_all_dim = 0;    // 0: not given
 
   friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
 };
 
 // A decoder of the Llama kind: pre-norm RMSNorm, rotary positions in the half-split form,
-// grouped-query attention, SwiGLU. Every field is in range when the struct comes from a parser of
-// this module.
+// grouped-query attention (qwen3: an RMSNorm of each query and key head before the rotation),
+// SwiGLU. Every field is in range when the struct comes from a parser of this module.
 struct ModelConfig {
-  std::string family;  // "llama" | "qwen2": HF model_type
+  std::string family;  // "llama" | "mistral" | "qwen2" | "qwen3" | "qwen3_moe" |
+                       // "gemma3_text": HF model_type
   int32_t hidden_size = 0;
   int32_t num_layers = 0;
   int32_t num_heads = 0;
@@ -50,10 +56,30 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool tie_embeddings = false;  // the head is the embedding table; there is no lm_head.weight
   bool qkv_bias = false;        // biases of q_proj, k_proj, v_proj
-  bool o_bias = false;          // bias of o_proj; family llama: equal to qkv_bias
+  bool o_bias = false;          // bias of o_proj; families llama and qwen3: equal to qkv_bias
   bool mlp_bias = false;        // biases of gate_proj, up_proj, down_proj
-  int32_t bos_token_id = -1;    // -1: none
+  bool qk_norm = false;         // q_norm, k_norm [head_dim]; families qwen3, qwen3_moe, gemma3_text
+  // Keys that a row of each layer sees, itself counted, 0: all before it. Empty: 0 in every layer.
+  // Family mistral: the same in every layer; llama: empty.
+  std::vector<int32_t> layer_windows;
+  // Family gemma3_text and no other: norms weigh by 1 + w, branches are normed again before they
+  // are added, embeddings are scaled by sqrt(hidden_size), the gate is the tanh form of gelu,
+  // scores are scaled by query_pre_attn_scalar^-1/2, and layers with a window have a rotation of
+  // their own, without scaling.
+  bool is_gemma() const { return family == "gemma3_text"; }
+  double query_pre_attn_scalar = 0;  // 0: head_dim
+  double local_rope_theta = 0;       // of layers with a window; 0: rope_theta and its scaling
+  // Mixture of experts, family qwen3_moe and no other: every layer but dense_layers (ascending) has
+  // num_experts SwiGLU experts in place of its MLP, of which a token passes experts_per_token.
+  int32_t num_experts = 0;
+  int32_t experts_per_token = 0;
+  int32_t expert_intermediate_size = 0;
+  bool normalise_expert_weights = false;  // norm_topk_prob: the chosen weights add up to 1
+  std::vector<int32_t> dense_layers;
+  int32_t bos_token_id = -1;           // -1: none
   std::vector<int32_t> eos_token_ids;  // in file order, no duplicates; may be empty
+
+  bool is_sparse(int32_t layer) const;
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -69,7 +95,10 @@ struct TensorSpec {
 };
 
 // Every tensor of the model, in canonical order: model.embed_tokens.weight; per layer
-// input_layernorm.weight, self_attn.{q,k,v,o}_proj.{weight,bias}, post_attention_layernorm.weight,
+// input_layernorm.weight, self_attn.{q,k,v,o}_proj.{weight,bias}, self_attn.{q,k}_norm.weight where
+// there are such, post_attention_layernorm.weight; in a layer with experts mlp.gate.weight (the
+// router) and mlp.experts.J.{gate,up,down}_proj.weight (gemma3_text: then
+// pre_feedforward_layernorm.weight and post_feedforward_layernorm.weight), else
 // mlp.{gate,up,down}_proj.{weight,bias} (each bias directly after its weight, where there is one);
 // model.norm.weight; lm_head.weight unless the embeddings are tied.
 std::vector<TensorSpec> CanonicalTensors(const ModelConfig& config);

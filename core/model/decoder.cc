@@ -8,14 +8,18 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/kernels/bf16.h"
 #include "core/kernels/embedding.h"
+#include "core/kernels/gelu.h"
 #include "core/kernels/head.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/linear.h"
 #include "core/kernels/norm.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/swiglu.h"
+#include "core/model/experts.h"
 #include "core/model/kv_cache.h"
+#include "core/model/project.h"
 
 namespace titan::model {
 namespace {
@@ -41,40 +45,47 @@ class Arena {
 };
 
 kernels::RopeScaling ScalingOf(const formats::RopeScaling& scaling) {
+  using Kind = formats::RopeScaling::Kind;
   kernels::RopeScaling out;
-  if (scaling.kind == formats::RopeScaling::Kind::kLlama3) {
-    out.kind = kernels::RopeScaling::Kind::kLlama3;
-    out.factor = scaling.factor;
-    out.low_freq_factor = scaling.low_freq_factor;
-    out.high_freq_factor = scaling.high_freq_factor;
-    out.original_max_positions = scaling.original_max_position_embeddings;
-  }
+  if (scaling.kind == Kind::kNone) return out;
+  out.kind = scaling.kind == Kind::kLinear   ? kernels::RopeScaling::Kind::kLinear
+             : scaling.kind == Kind::kLlama3 ? kernels::RopeScaling::Kind::kLlama3
+                                             : kernels::RopeScaling::Kind::kYarn;
+  out.factor = scaling.factor;
+  out.low_freq_factor = scaling.low_freq_factor;
+  out.high_freq_factor = scaling.high_freq_factor;
+  out.original_max_positions = scaling.original_max_position_embeddings;
+  out.beta_fast = scaling.beta_fast;
+  out.beta_slow = scaling.beta_slow;
+  out.truncate = scaling.truncate;
+  out.attention_factor = scaling.attention_factor;
+  out.mscale = scaling.mscale;
+  out.mscale_all_dim = scaling.mscale_all_dim;
   return out;
 }
 
 std::string Number(int64_t value) { return std::to_string(value); }
 
-// x [rows][columns(weight)] -> out [rows][rows(weight)], with the parameter's bias if it has one.
-void Project(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-             const float* bias, const float* x, int64_t rows, float* out) {
-  const Parameter& p = context.decoder.table().at(parameter);
-  kernels::Linear(context.pool, x, p.columns(), rows, panels, p.rows(), p.columns(),
-                  p.forward_leaves, bias, out, p.rows());
-}
-
 }  // namespace
 
 Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
-                 kernels::RopeTable rope)
+                 kernels::RopeTable rope, std::optional<kernels::RopeTable> local_rope)
     : config_(std::move(config)),
       table_(std::move(table)),
       master_table_(std::move(master_table)),
-      rope_(std::move(rope)) {
-  attention_ = {
-      .num_heads = config_.num_heads,
-      .num_kv_heads = config_.num_kv_heads,
-      .head_dim = config_.head_dim,
-      .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))};
+      rope_(std::move(rope)),
+      local_rope_(std::move(local_rope)) {
+  const double scalar = config_.is_gemma() ? config_.query_pre_attn_scalar : config_.head_dim;
+  if (config_.is_gemma()) {
+    embedding_scale_ = static_cast<float>(std::sqrt(static_cast<double>(config_.hidden_size)));
+    if (mode() == Mode::kW16) {
+      embedding_scale_ = kernels::ToFloat(kernels::RoundToBf16(embedding_scale_));
+    }
+  }
+  attention_ = {.num_heads = config_.num_heads,
+                .num_kv_heads = config_.num_kv_heads,
+                .head_dim = config_.head_dim,
+                .scale = static_cast<float>(1.0 / std::sqrt(scalar))};
   max_positions_ = rope_.max_positions();
   hidden_ = config_.hidden_size;
   intermediate_ = config_.intermediate_size;
@@ -95,7 +106,8 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
                            Number(config.max_position_embeddings) + ")");
   }
   if (max_positions == 0) max_positions = config.max_position_embeddings;
-  const int64_t position_bytes = int64_t{config.head_dim} * static_cast<int64_t>(sizeof(float));
+  const int64_t position_bytes = int64_t{config.head_dim} * static_cast<int64_t>(sizeof(float)) *
+                                 (config.local_rope_theta != 0 ? 2 : 1);
   if (position_bytes > 0 && max_positions > kMaxRopeTableBytes / position_bytes) {
     return ResourceExhausted("model: the rotary table of max_position_embeddings " +
                              Number(max_positions) + " with head_dim " + Number(config.head_dim) +
@@ -105,8 +117,14 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
   TITAN_ASSIGN_OR_RETURN(kernels::RopeTable rope,
                          kernels::RopeTable::Create(config.head_dim, config.rope_theta,
                                                     ScalingOf(config.rope_scaling), max_positions));
-  return std::unique_ptr<const Decoder>(
-      new Decoder(config, std::move(table), std::move(master_table), std::move(rope)));
+  std::optional<kernels::RopeTable> local_rope;
+  if (config.local_rope_theta != 0) {
+    TITAN_ASSIGN_OR_RETURN(
+        local_rope,
+        kernels::RopeTable::Create(config.head_dim, config.local_rope_theta, {}, max_positions));
+  }
+  return std::unique_ptr<const Decoder>(new Decoder(
+      config, std::move(table), std::move(master_table), std::move(rope), std::move(local_rope)));
 }
 
 int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
@@ -120,9 +138,23 @@ int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
   query_b = arena.Take(rows * decoder.query_width());
   key_a = arena.Take(rows * decoder.kv_width());
   value_a = arena.Take(rows * decoder.kv_width());
-  gate = arena.Take(rows * decoder.intermediate());
-  up = arena.Take(rows * decoder.intermediate());
-  activation = arena.Take(rows * decoder.intermediate());
+  gate = arena.Take(rows * decoder.mlp_width());
+  up = arena.Take(rows * decoder.mlp_width());
+  activation = arena.Take(rows * decoder.mlp_width());
+  const int64_t num_experts = decoder.config().num_experts;
+  if (num_experts > 0) {
+    const int64_t places = rows * decoder.config().experts_per_token;
+    experts.logits = arena.Take(rows * num_experts);
+    experts.weights = arena.Take(places);
+    experts.places_a = arena.Take(places * decoder.hidden());
+    experts.places_b = arena.Take(places * decoder.hidden());
+    if (limits_.backward) {
+      experts.dlogits = arena.Take(rows * num_experts);
+      experts.dweights = arena.Take(places);
+      experts.places_c = arena.Take(places * decoder.hidden());
+    }
+    if (memory != nullptr) experts.ids.resize(static_cast<size_t>(places));
+  }
   if (limits_.backward) {
     int64_t largest = 0;
     for (const Parameter& p : decoder.table().parameters()) {
@@ -133,6 +165,13 @@ int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
       }
     }
     transposed = arena.Take(largest);
+    if (decoder.config().is_gemma()) branch = arena.Take(rows * decoder.hidden());
+    if (decoder.config().qk_norm) {
+      query_c = arena.Take(rows * decoder.query_width());
+      key_c = arena.Take(rows * decoder.kv_width());
+      query_inverse_rms = arena.Take(rows * decoder.attention_shape().num_heads);
+      key_inverse_rms = arena.Take(rows * decoder.attention_shape().num_kv_heads);
+    }
   }
   return arena.used();
 }
@@ -170,10 +209,13 @@ int64_t BlockActivations::FloatsNeeded(const Decoder& decoder, int64_t rows, Rec
   const int64_t hidden = decoder.hidden();
   const int64_t attention =
       2 * decoder.query_width() + 2 * decoder.kv_width() + 2 * decoder.attention_shape().num_heads;
+  const int64_t branches = decoder.config().is_gemma() ? 2 * hidden + 2 : 0;
   int64_t row = hidden;
-  if (recompute != Recompute::kFull) row += hidden + attention + 2;
-  if (recompute == Recompute::kNone) row += 2 * decoder.intermediate();
-  return rows * row + 12 * kArrayAlignment;
+  if (recompute != Recompute::kFull) {
+    row += hidden + attention + 2 + branches + decoder.config().num_experts;
+  }
+  if (recompute == Recompute::kNone) row += 2 * decoder.mlp_width();
+  return rows * row + 17 * kArrayAlignment;
 }
 
 BlockActivations BlockActivations::At(const Decoder& decoder, int64_t rows, Recompute recompute,
@@ -191,10 +233,19 @@ BlockActivations BlockActivations::At(const Decoder& decoder, int64_t rows, Reco
     a.middle_inverse_rms = arena.Take(rows);
     a.row_max = arena.Take(rows * decoder.attention_shape().num_heads);
     a.row_sum = arena.Take(rows * decoder.attention_shape().num_heads);
+    if (decoder.config().num_experts > 0) {
+      a.router_logits = arena.Take(rows * decoder.config().num_experts);
+    }
+    if (decoder.config().is_gemma()) {
+      a.attention_branch = arena.Take(rows * decoder.hidden());
+      a.mlp_branch = arena.Take(rows * decoder.hidden());
+      a.attention_branch_inverse_rms = arena.Take(rows);
+      a.mlp_branch_inverse_rms = arena.Take(rows);
+    }
   }
   if (recompute == Recompute::kNone) {
-    a.gate = arena.Take(rows * decoder.intermediate());
-    a.up = arena.Take(rows * decoder.intermediate());
+    a.gate = arena.Take(rows * decoder.mlp_width());
+    a.up = arena.Take(rows * decoder.mlp_width());
   }
   TITAN_CHECK(arena.used() <= FloatsNeeded(decoder, rows, recompute));
   return a;
@@ -258,17 +309,26 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
                  float* x) {
   kernels::EmbeddingGather(context.pool, weights.embedding, context.decoder.vocabulary(),
                            context.decoder.hidden(), batch.tokens.data(), batch.num_rows(), x);
+  const float scale = context.decoder.embedding_scale();
+  if (scale != 1) {
+    const kernels::NumericThread numeric;
+    kernels::ScaleBy(context.pool, batch.num_rows() * context.decoder.hidden(), scale, x);
+  }
 }
 
 void FeedForwardInputs(const DecoderContext& context, const Weights& weights, int layer,
-                       int64_t rows, const float* middle, float* middle_inverse_rms, float* gate,
-                       float* up) {
+                       int64_t rows, const float* middle, float* middle_inverse_rms,
+                       float* router_logits, float* gate, float* up) {
   const kernels::NumericThread numeric;
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = context.decoder.table().layers()[static_cast<size_t>(layer)];
   float* normed = context.workspace.hidden_a;
   kernels::RmsNorm(context.pool, middle, rows, context.decoder.hidden(), w.post_norm,
-                   context.decoder.config().rms_norm_eps, normed, middle_inverse_rms);
+                   context.decoder.config().rms_norm_eps, normed, middle_inverse_rms,
+                   {.kind = context.decoder.norm_kind()});
+  if (!p.experts.empty()) {
+    return ExpertsInputs(context, w, p, normed, rows, router_logits, gate, up);
+  }
   Project(context, p.gate, w.gate, w.gate_bias, normed, rows, gate);
   Project(context, p.up, w.up, w.up_bias, normed, rows, up);
 }
@@ -284,9 +344,10 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   TITAN_CHECK(rows <= workspace.limits().max_rows);
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
-  const kernels::AttentionShape& shape = decoder.attention_shape();
+  const kernels::AttentionShape shape = decoder.attention_shape(layer);
   const size_t x_bytes = static_cast<size_t>(rows * decoder.hidden()) * sizeof(float);
   const float eps = decoder.config().rms_norm_eps;
+  const kernels::NormKind kind = decoder.norm_kind();
 
   const BlockActivations kept = saved != nullptr ? *saved : BlockActivations{};
   const auto or_scratch = [](float* array, float* scratch) {
@@ -303,24 +364,49 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
 
   if (kept.input != nullptr) std::memcpy(kept.input, x, x_bytes);
   kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.input_norm, eps, normed,
-                   kept.input_inverse_rms);
+                   kept.input_inverse_rms, {.kind = kind});
   Project(context, p.q, w.q, w.q_bias, normed, rows, query);
   Project(context, p.k, w.k, w.k_bias, normed, rows, key);
   Project(context, p.v, w.v, w.v_bias, normed, rows, value);
-  kernels::ApplyRope(pool, decoder.rope(), query, decoder.query_width(), rows, shape.num_heads,
+  if (decoder.config().qk_norm) {
+    // Kept as projected; BlockBackward makes what attention reads again.
+    kernels::RmsNorm(pool, query, rows, shape.head_dim, w.q_norm, eps, workspace.query_a, nullptr,
+                     {.kind = kind, .heads = shape.num_heads});
+    kernels::RmsNorm(pool, key, rows, shape.head_dim, w.k_norm, eps, workspace.key_a, nullptr,
+                     {.kind = kind, .heads = shape.num_kv_heads});
+    query = workspace.query_a;
+    key = workspace.key_a;
+  }
+  kernels::ApplyRope(pool, decoder.rope(layer), query, decoder.query_width(), rows, shape.num_heads,
                      batch.positions.data());
-  kernels::ApplyRope(pool, decoder.rope(), key, decoder.kv_width(), rows, shape.num_kv_heads,
+  kernels::ApplyRope(pool, decoder.rope(layer), key, decoder.kv_width(), rows, shape.num_kv_heads,
                      batch.positions.data());
   kernels::WriteKv(pool, shape, key, value, batch.segments, kv);
   kernels::AttentionForward(pool, shape, query, batch.segments, kv, attention, kept.row_max,
                             kept.row_sum);
   Project(context, p.o, w.o, w.o_bias, attention, rows, branch);
+  if (w.attention_norm != nullptr) {
+    if (kept.attention_branch != nullptr) std::memcpy(kept.attention_branch, branch, x_bytes);
+    kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.attention_norm, eps, branch,
+                     kept.attention_branch_inverse_rms, {.kind = kind});
+  }
   kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
 
   if (kept.middle != nullptr) std::memcpy(kept.middle, x, x_bytes);
-  FeedForwardInputs(context, weights, layer, rows, x, kept.middle_inverse_rms, gate, up);
-  kernels::SwiGlu(pool, rows * decoder.intermediate(), gate, up, workspace.activation);
+  FeedForwardInputs(context, weights, layer, rows, x, kept.middle_inverse_rms,
+                    or_scratch(kept.router_logits, workspace.experts.logits), gate, up);
+  if (!p.experts.empty()) {
+    ExpertsOutput(context, w, p, gate, up, branch);
+    kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
+    return;
+  }
+  GateForward(decoder, pool, rows * decoder.intermediate(), gate, up, workspace.activation);
   Project(context, p.down, w.down, w.down_bias, workspace.activation, rows, branch);
+  if (w.mlp_norm != nullptr) {
+    if (kept.mlp_branch != nullptr) std::memcpy(kept.mlp_branch, branch, x_bytes);
+    kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.mlp_norm, eps, branch,
+                     kept.mlp_branch_inverse_rms, {.kind = kind});
+  }
   kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
 }
 
@@ -337,7 +423,8 @@ void FinalNorm(const DecoderContext& context, const Weights& weights, const floa
                 static_cast<size_t>(width) * sizeof(float));
   }
   kernels::RmsNorm(context.pool, gathered, num_rows, width, weights.final_norm,
-                   context.decoder.config().rms_norm_eps, hidden, inverse_rms);
+                   context.decoder.config().rms_norm_eps, hidden, inverse_rms,
+                   {.kind = context.decoder.norm_kind()});
 }
 
 void HeadLogits(const DecoderContext& context, const Weights& weights, const float* hidden,

@@ -29,14 +29,19 @@
 #ifndef TITAN_CORE_MODEL_DECODER_H_
 #define TITAN_CORE_MODEL_DECODER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
 #include "core/kernels/attention.h"
+#include "core/kernels/moe_experts.h"
+#include "core/kernels/norm.h"
 #include "core/kernels/pool.h"
 #include "core/kernels/rope.h"
 #include "core/kernels/units.h"
@@ -72,24 +77,46 @@ class Decoder {
   const ParameterTable& table() const { return table_; }
   // Of master weights, gradients and moments: the table of kF32.
   const ParameterTable& master_table() const { return master_table_; }
-  const kernels::RopeTable& rope() const { return rope_; }
+  const kernels::RopeTable& rope(int layer) const {
+    return local_rope_.has_value() && attention_shape(layer).window > 0 ? *local_rope_ : rope_;
+  }
+  kernels::NormKind norm_kind() const {
+    return config_.is_gemma() ? kernels::NormKind::kCentredGain : kernels::NormKind::kGain;
+  }
+  // What an embedding is multiplied by; 1: nothing is.
+  float embedding_scale() const { return embedding_scale_; }
+  // Without the window, which is the layer's.
   const kernels::AttentionShape& attention_shape() const { return attention_; }
+  kernels::AttentionShape attention_shape(int layer) const {
+    kernels::AttentionShape shape = attention_;
+    if (!config_.layer_windows.empty()) {
+      shape.window = config_.layer_windows[static_cast<size_t>(layer)];
+    }
+    return shape;
+  }
   int64_t max_positions() const { return max_positions_; }
   int num_layers() const { return static_cast<int>(table_.layers().size()); }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
+  // Floats a row of what gate and up give: of the MLP, or of all chosen experts.
+  int64_t mlp_width() const {
+    return std::max(intermediate_,
+                    int64_t{config_.experts_per_token} * config_.expert_intermediate_size);
+  }
   int64_t vocabulary() const { return vocabulary_; }
   int64_t query_width() const { return attention_.num_heads * attention_.head_dim; }
   int64_t kv_width() const { return attention_.num_kv_heads * attention_.head_dim; }
 
  private:
   Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
-          kernels::RopeTable rope);
+          kernels::RopeTable rope, std::optional<kernels::RopeTable> local_rope);
 
   formats::ModelConfig config_;
   ParameterTable table_;
   ParameterTable master_table_;
   kernels::RopeTable rope_;
+  std::optional<kernels::RopeTable> local_rope_;
+  float embedding_scale_ = 1;
   kernels::AttentionShape attention_;
   int64_t max_positions_ = 0;
   int64_t hidden_ = 0;
@@ -119,10 +146,28 @@ class Workspace {
   float* query_b = nullptr;     // [T][D]
   float* key_a = nullptr;       // [T][E]
   float* value_a = nullptr;     // [T][E]
-  float* gate = nullptr;        // [T][F]
+  float* gate = nullptr;        // [T][F], or [places][expert intermediate], as up and activation
   float* up = nullptr;          // [T][F]
   float* activation = nullptr;  // [T][F]
   float* transposed = nullptr;  // panels of the largest transposed matrix, backward only
+  // Models with norms of queries and keys, backward only.
+  float* query_c = nullptr;            // [T][D]
+  float* key_c = nullptr;              // [T][E]
+  float* query_inverse_rms = nullptr;  // [T][heads]
+  float* key_inverse_rms = nullptr;    // [T][kv heads]
+  float* branch = nullptr;             // [T][H], Gemma, backward only
+  // Models with experts: k places a row.
+  struct Experts {
+    float* logits = nullptr;    // [T][experts]
+    float* weights = nullptr;   // [T][k]
+    float* dweights = nullptr;  // [T][k], backward only
+    float* dlogits = nullptr;   // [T][experts], backward only
+    float* places_a = nullptr;  // [T * k][H]
+    float* places_b = nullptr;  // [T * k][H]
+    float* places_c = nullptr;  // [T * k][H], backward only
+    std::vector<int32_t> ids;   // [T][k]
+    kernels::ExpertPlan plan;
+  } experts;
 
  private:
   Workspace() = default;
@@ -142,7 +187,8 @@ struct DecoderContext {
 // What the backward of a layer computes again instead of reading what the forward kept. The bits
 // are the same.
 enum class Recompute {
-  kNone,       // nothing but norms and the activation: 2 H + 2 D + 2 E + 2 F floats a row are kept
+  kNone,  // nothing but norms, the activation and experts' outputs: 2 H + 2 D + 2 E + 2 F floats
+          // a row are kept
   kSelective,  // also gate and up of the feed-forward: 2 H + 2 D + 2 E
   kFull,       // the whole layer from its input: H
 };
@@ -153,18 +199,24 @@ StatusOr<Recompute> RecomputeFromName(std::string_view name);
 // What BlockForward keeps for BlockBackward, and small vectors. Pointers into memory that the
 // caller owns; what is not kept is null.
 struct BlockActivations {
-  float* input = nullptr;               // [T][H] x at entry
-  float* query = nullptr;               // [T][D] after rope
-  float* key = nullptr;                 // [T][E] after rope
-  float* value = nullptr;               // [T][E]
-  float* attention = nullptr;           // [T][D] before o_proj
-  float* middle = nullptr;              // [T][H] x after attention
-  float* gate = nullptr;                // [T][F]
-  float* up = nullptr;                  // [T][F]
-  float* input_inverse_rms = nullptr;   // [T]
-  float* middle_inverse_rms = nullptr;  // [T]
-  float* row_max = nullptr;             // [T][heads]
-  float* row_sum = nullptr;             // [T][heads]
+  float* input = nullptr;          // [T][H] x at entry
+  float* query = nullptr;          // [T][D] after rope; with a q_norm, as projected
+  float* key = nullptr;            // [T][E] likewise
+  float* value = nullptr;          // [T][E]
+  float* attention = nullptr;      // [T][D] before o_proj
+  float* middle = nullptr;         // [T][H] x after attention
+  float* gate = nullptr;           // [T][F], or [T * k][expert intermediate]
+  float* up = nullptr;             // likewise
+  float* router_logits = nullptr;  // [T][experts]
+  // Gemma: the branches before their norms.
+  float* attention_branch = nullptr;              // [T][H]
+  float* mlp_branch = nullptr;                    // [T][H]
+  float* attention_branch_inverse_rms = nullptr;  // [T]
+  float* mlp_branch_inverse_rms = nullptr;        // [T]
+  float* input_inverse_rms = nullptr;             // [T]
+  float* middle_inverse_rms = nullptr;            // [T]
+  float* row_max = nullptr;                       // [T][heads]
+  float* row_sum = nullptr;                       // [T][heads]
 
   static int64_t FloatsNeeded(const Decoder& decoder, int64_t rows, Recompute recompute);
   // Lays the arrays that are kept out in `memory` (FloatsNeeded, 64-byte aligned).
@@ -186,10 +238,11 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
                   const ForwardBatch& batch, float* kv, float* x, BlockActivations* saved);
 
-// gate and up of a layer from saved.middle, as BlockForward computed them.
+// gate and up of a layer (with experts: of its places, and the router's logits) from saved.middle,
+// as BlockForward computed them.
 void FeedForwardInputs(const DecoderContext& context, const Weights& weights, int layer,
-                       int64_t rows, const float* middle, float* middle_inverse_rms, float* gate,
-                       float* up);
+                       int64_t rows, const float* middle, float* middle_inverse_rms,
+                       float* router_logits, float* gate, float* up);
 
 // Backward of one layer for segments that start at position 0 or have a parent. dx [T][H]: gradient
 // of the block's output on entry, of its input on return. kv: pages as in BlockForward, written

@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/embedding.h"
+#include "core/kernels/gelu.h"
 #include "core/kernels/head.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/linear.h"
@@ -15,34 +16,52 @@
 #include "core/kernels/panels.h"
 #include "core/kernels/swiglu.h"
 #include "core/model/decoder.h"
+#include "core/model/experts.h"
+#include "core/model/project.h"
 
 namespace titan::model {
 namespace {
 
-// Weight and bias gradient of one linear: one chain a unit, added in order.
-void ProjectWeightGradient(const DecoderContext& context, int parameter,
-                           std::span<const kernels::RowRange> units, const float* x,
-                           const float* dy, float* weight_gradient, float* bias_gradient) {
-  const Parameter& p = context.decoder.table().at(parameter);
-  for (const kernels::RowRange& unit : units) {
-    const int64_t rows = unit.end - unit.begin;
-    const float* unit_dy = dy + unit.begin * p.rows();
-    kernels::LinearWeightGradient(context.pool, x + unit.begin * p.columns(), p.columns(), unit_dy,
-                                  p.rows(), rows, p.rows(), p.columns(), weight_gradient);
-    if (bias_gradient != nullptr) {
-      kernels::LinearBiasGradient(context.pool, unit_dy, p.rows(), rows, p.rows(), bias_gradient);
-    }
-  }
+// Queries and keys as attention read them, and their inverse rms, out of the projections kept:
+// query_c, key_c and the inverse rms of the workspace. The operations of the forward.
+void MakeHeads(const DecoderContext& context, const LayerWeights& w, int layer,
+               const ForwardBatch& batch, const BlockActivations& saved) {
+  const Decoder& decoder = context.decoder;
+  const kernels::AttentionShape& shape = decoder.attention_shape();
+  Workspace& workspace = context.workspace;
+  const float eps = decoder.config().rms_norm_eps;
+  const int64_t rows = batch.num_rows();
+  kernels::RmsNorm(context.pool, saved.query, rows, shape.head_dim, w.q_norm, eps,
+                   workspace.query_c, workspace.query_inverse_rms,
+                   {.kind = decoder.norm_kind(), .heads = shape.num_heads});
+  kernels::RmsNorm(context.pool, saved.key, rows, shape.head_dim, w.k_norm, eps, workspace.key_c,
+                   workspace.key_inverse_rms,
+                   {.kind = decoder.norm_kind(), .heads = shape.num_kv_heads});
+  kernels::ApplyRope(context.pool, decoder.rope(layer), workspace.query_c, decoder.query_width(),
+                     rows, shape.num_heads, batch.positions.data());
+  kernels::ApplyRope(context.pool, decoder.rope(layer), workspace.key_c, decoder.kv_width(), rows,
+                     shape.num_kv_heads, batch.positions.data());
 }
 
-// dx [rows][in features] of dy [rows][out features].
-void ProjectInputGradient(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-                          const float* dy, int64_t rows, float* dx) {
-  const Parameter& p = context.decoder.table().at(parameter);
-  float* transposed = context.workspace.transposed;
-  kernels::TransposePanels(context.pool, panels, p.rows(), p.columns(), transposed);
-  kernels::Linear(context.pool, dy, p.rows(), rows, transposed, p.columns(), p.rows(),
-                  p.input_gradient_leaves, nullptr, dx, p.columns());
+// down(silu(gate(n)) * up(n)): dn [T][H] of dy [T][H], weight gradients added.
+void MlpBackward(const DecoderContext& context, const LayerWeights& w, const LayerParameters& p,
+                 std::span<const kernels::RowRange> units, const BlockActivations& saved,
+                 const float* normed, const float* dy, float* dnormed, const LayerGradients& g) {
+  kernels::Pool& pool = context.pool;
+  Workspace& workspace = context.workspace;
+  const int64_t rows = units.back().end, floats = rows * context.decoder.intermediate();
+  float* dgate = workspace.gate;
+  float* dup = workspace.up;
+  float* other = workspace.hidden_c;
+  GateForward(context.decoder, pool, floats, saved.gate, saved.up, workspace.activation);
+  ProjectWeightGradient(context, p.down, units, workspace.activation, dy, g.down, g.down_bias);
+  ProjectInputGradient(context, p.down, w.down, dy, rows, dgate);
+  GateBackward(context.decoder, pool, floats, saved.gate, saved.up, dgate, dgate, dup);
+  ProjectWeightGradient(context, p.gate, units, normed, dgate, g.gate, g.gate_bias);
+  ProjectWeightGradient(context, p.up, units, normed, dup, g.up, g.up_bias);
+  ProjectInputGradient(context, p.gate, w.gate, dgate, rows, dnormed);
+  ProjectInputGradient(context, p.up, w.up, dup, rows, other);
+  kernels::Add(pool, rows * context.decoder.hidden(), dnormed, other, dnormed);
 }
 
 void CheckUnits(std::span<const kernels::RowRange> units, int64_t rows) {
@@ -70,47 +89,71 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerGradients& g = gradients.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
-  const kernels::AttentionShape& shape = decoder.attention_shape();
+  const kernels::AttentionShape shape = decoder.attention_shape(layer);
   const int64_t hidden = decoder.hidden();
   const int64_t x_floats = rows * hidden;
   const float eps = decoder.config().rms_norm_eps;
+  const kernels::NormShape norm = {.kind = decoder.norm_kind()};
   float* normed = workspace.hidden_a;
   float* dnormed = workspace.hidden_b;
   float* other = workspace.hidden_c;
 
-  // output = middle + down(silu(gate(n)) * up(n)), n = norm(middle)
-  kernels::SwiGlu(pool, rows * decoder.intermediate(), saved.gate, saved.up, workspace.activation);
-  ProjectWeightGradient(context, p.down, units, workspace.activation, dx, g.down, g.down_bias);
-  float* dgate = workspace.gate;
-  float* dup = workspace.up;
-  ProjectInputGradient(context, p.down, w.down, dx, rows, dgate);
-  kernels::SwiGluBackward(pool, rows * decoder.intermediate(), saved.gate, saved.up, dgate, dgate,
-                          dup);
-  kernels::RmsNorm(pool, saved.middle, rows, hidden, w.post_norm, eps, normed, nullptr);
-  ProjectWeightGradient(context, p.gate, units, normed, dgate, g.gate, g.gate_bias);
-  ProjectWeightGradient(context, p.up, units, normed, dup, g.up, g.up_bias);
-  ProjectInputGradient(context, p.gate, w.gate, dgate, rows, dnormed);
-  ProjectInputGradient(context, p.up, w.up, dup, rows, other);
-  kernels::Add(pool, x_floats, dnormed, other, dnormed);
+  // output = middle + mlp(n), n = norm(middle)
+  kernels::RmsNorm(pool, saved.middle, rows, hidden, w.post_norm, eps, normed, nullptr, norm);
+  const float* dbranch = dx;
+  if (w.mlp_norm != nullptr) {
+    kernels::RmsNormBackward(pool, saved.mlp_branch, rows, hidden, w.mlp_norm,
+                             saved.mlp_branch_inverse_rms, dx, workspace.branch, units, g.mlp_norm,
+                             norm);
+    dbranch = workspace.branch;
+  }
+  if (p.experts.empty()) {
+    MlpBackward(context, w, p, units, saved, normed, dbranch, dnormed, g);
+  } else {
+    ExpertsBackward(context, w, p, units, saved, normed, rows, dbranch, dnormed, g);
+  }
   kernels::RmsNormBackward(pool, saved.middle, rows, hidden, w.post_norm, saved.middle_inverse_rms,
-                           dnormed, other, units, g.post_norm);
+                           dnormed, other, units, g.post_norm, norm);
   kernels::Add(pool, x_floats, dx, other, dx);
 
   // middle = input + o(attention(q, k, v)), q, k, v of norm(input)
-  ProjectWeightGradient(context, p.o, units, saved.attention, dx, g.o, g.o_bias);
+  dbranch = dx;
+  if (w.attention_norm != nullptr) {
+    kernels::RmsNormBackward(pool, saved.attention_branch, rows, hidden, w.attention_norm,
+                             saved.attention_branch_inverse_rms, dx, workspace.branch, units,
+                             g.attention_norm, norm);
+    dbranch = workspace.branch;
+  }
+  ProjectWeightGradient(context, p.o, units, saved.attention, dbranch, g.o, g.o_bias);
   float* dattention = workspace.query_a;
   float* dquery = workspace.query_b;
   float* dkey = workspace.key_a;
   float* dvalue = workspace.value_a;
-  ProjectInputGradient(context, p.o, w.o, dx, rows, dattention);
-  kernels::WriteKv(pool, shape, saved.key, saved.value, batch.segments, kv);
-  kernels::AttentionBackward(pool, shape, saved.query, batch.segments, kv, saved.attention,
-                             dattention, saved.row_max, saved.row_sum, dquery, dkey, dvalue);
-  kernels::ApplyRopeBackward(pool, decoder.rope(), dquery, decoder.query_width(), rows,
+  ProjectInputGradient(context, p.o, w.o, dbranch, rows, dattention);
+  const float* query = saved.query;
+  const float* key = saved.key;
+  const bool qk_norm = decoder.config().qk_norm;
+  if (qk_norm) {
+    MakeHeads(context, w, layer, batch, saved);
+    query = workspace.query_c;
+    key = workspace.key_c;
+  }
+  kernels::WriteKv(pool, shape, key, saved.value, batch.segments, kv);
+  kernels::AttentionBackward(pool, shape, query, batch.segments, kv, saved.attention, dattention,
+                             saved.row_max, saved.row_sum, dquery, dkey, dvalue);
+  kernels::ApplyRopeBackward(pool, decoder.rope(layer), dquery, decoder.query_width(), rows,
                              shape.num_heads, batch.positions.data());
-  kernels::ApplyRopeBackward(pool, decoder.rope(), dkey, decoder.kv_width(), rows,
+  kernels::ApplyRopeBackward(pool, decoder.rope(layer), dkey, decoder.kv_width(), rows,
                              shape.num_kv_heads, batch.positions.data());
-  kernels::RmsNorm(pool, saved.input, rows, hidden, w.input_norm, eps, normed, nullptr);
+  if (qk_norm) {
+    kernels::RmsNormBackward(pool, saved.query, rows, shape.head_dim, w.q_norm,
+                             workspace.query_inverse_rms, dquery, dquery, units, g.q_norm,
+                             {.kind = decoder.norm_kind(), .heads = shape.num_heads});
+    kernels::RmsNormBackward(pool, saved.key, rows, shape.head_dim, w.k_norm,
+                             workspace.key_inverse_rms, dkey, dkey, units, g.k_norm,
+                             {.kind = decoder.norm_kind(), .heads = shape.num_kv_heads});
+  }
+  kernels::RmsNorm(pool, saved.input, rows, hidden, w.input_norm, eps, normed, nullptr, norm);
   ProjectWeightGradient(context, p.q, units, normed, dquery, g.q, g.q_bias);
   ProjectWeightGradient(context, p.k, units, normed, dkey, g.k, g.k_bias);
   ProjectWeightGradient(context, p.v, units, normed, dvalue, g.v, g.v_bias);
@@ -120,7 +163,7 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
   ProjectInputGradient(context, p.v, w.v, dvalue, rows, other);
   kernels::Add(pool, x_floats, dnormed, other, dnormed);
   kernels::RmsNormBackward(pool, saved.input, rows, hidden, w.input_norm, saved.input_inverse_rms,
-                           dnormed, other, units, g.input_norm);
+                           dnormed, other, units, g.input_norm, norm);
   kernels::Add(pool, x_floats, dx, other, dx);
 }
 
@@ -129,6 +172,14 @@ void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
                    float* embedding_gradient) {
   const kernels::NumericThread numeric;
   CheckUnits(units, batch.num_rows());
+  const float scale = context.decoder.embedding_scale();
+  if (scale != 1) {
+    const int64_t floats = batch.num_rows() * context.decoder.hidden();
+    float* scaled = context.workspace.hidden_a;
+    std::memcpy(scaled, dx, static_cast<size_t>(floats) * sizeof(float));
+    kernels::ScaleBy(context.pool, floats, scale, scaled);
+    dx = scaled;
+  }
   kernels::EmbeddingGradient(context.pool, kernels::TableLayout::kPanels32, dx,
                              context.decoder.vocabulary(), context.decoder.hidden(),
                              batch.tokens.data(), units, embedding_gradient);
@@ -149,7 +200,8 @@ void FinalNormBackward(const DecoderContext& context, const Weights& weights, co
     std::memcpy(gathered + i * hidden, x + rows[static_cast<size_t>(i)] * hidden, row_bytes);
   }
   kernels::RmsNormBackward(context.pool, gathered, num_head_rows, hidden, weights.final_norm,
-                           inverse_rms, dhidden, dgathered, head_units, gradients.final_norm);
+                           inverse_rms, dhidden, dgathered, head_units, gradients.final_norm,
+                           {.kind = context.decoder.norm_kind()});
   std::memset(dx, 0, static_cast<size_t>(num_rows) * row_bytes);
   int32_t last = -1;
   for (int64_t i = 0; i < num_head_rows; ++i) {

@@ -15,8 +15,25 @@ constexpr int64_t kMaxParameters = 1 << 20;
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
+// The role of "mlp.experts.J.NAME", null if it is none of that form. Experts come in order.
+int* ExpertRole(LayerParameters& layer, std::string_view suffix) {
+  constexpr std::string_view kExperts = "mlp.experts.";
+  if (!suffix.starts_with(kExperts)) return nullptr;
+  suffix.remove_prefix(kExperts.size());
+  const size_t dot = suffix.find('.');
+  const size_t expert = static_cast<size_t>(std::stoi(std::string(suffix.substr(0, dot))));
+  if (expert >= layer.experts.size()) layer.experts.resize(expert + 1);
+  const std::string_view name = suffix.substr(dot + 1);
+  ExpertParameters& parameters = layer.experts[expert];
+  if (name == "gate_proj.weight") return &parameters.gate;
+  if (name == "up_proj.weight") return &parameters.up;
+  return name == "down_proj.weight" ? &parameters.down : nullptr;
+}
+
 // The role field of a layer for what follows "model.layers.N.", null if there is none of that name.
-int* LayerRole(LayerParameters& layer, std::string_view suffix) {
+int* LayerRole(LayerParameters& layer, bool gemma, std::string_view suffix) {
+  // There it is the norm of attention's branch; elsewhere the norm before the MLP.
+  if (gemma && suffix == "post_attention_layernorm.weight") return &layer.attention_norm;
   const struct {
     std::string_view suffix;
     int LayerParameters::*role;
@@ -30,18 +47,23 @@ int* LayerRole(LayerParameters& layer, std::string_view suffix) {
       {"self_attn.k_proj.bias", &LayerParameters::k_bias},
       {"self_attn.v_proj.bias", &LayerParameters::v_bias},
       {"self_attn.o_proj.bias", &LayerParameters::o_bias},
+      {"self_attn.q_norm.weight", &LayerParameters::q_norm},
+      {"self_attn.k_norm.weight", &LayerParameters::k_norm},
       {"post_attention_layernorm.weight", &LayerParameters::post_norm},
+      {"pre_feedforward_layernorm.weight", &LayerParameters::post_norm},
+      {"post_feedforward_layernorm.weight", &LayerParameters::mlp_norm},
       {"mlp.gate_proj.weight", &LayerParameters::gate},
       {"mlp.up_proj.weight", &LayerParameters::up},
       {"mlp.down_proj.weight", &LayerParameters::down},
       {"mlp.gate_proj.bias", &LayerParameters::gate_bias},
       {"mlp.up_proj.bias", &LayerParameters::up_bias},
       {"mlp.down_proj.bias", &LayerParameters::down_bias},
+      {"mlp.gate.weight", &LayerParameters::router},
   };
   for (const auto& r : roles) {
     if (suffix == r.suffix) return &(layer.*r.role);
   }
-  return nullptr;
+  return ExpertRole(layer, suffix);
 }
 
 // Reduced axes that are concatenated heads: the forward of o, the input gradient of q, k and v.
@@ -79,13 +101,23 @@ Pointers PointersOf(const ParameterTable& table, const VectorAt& vector, const M
                                .k_bias = vector(l.k_bias),
                                .v_bias = vector(l.v_bias),
                                .o_bias = vector(l.o_bias),
+                               .q_norm = vector(l.q_norm),
+                               .k_norm = vector(l.k_norm),
+                               .attention_norm = vector(l.attention_norm),
+                               .mlp_norm = vector(l.mlp_norm),
                                .post_norm = vector(l.post_norm),
                                .gate = matrix(l.gate),
                                .up = matrix(l.up),
                                .down = matrix(l.down),
                                .gate_bias = vector(l.gate_bias),
                                .up_bias = vector(l.up_bias),
-                               .down_bias = vector(l.down_bias)});
+                               .down_bias = vector(l.down_bias),
+                               .router = matrix(l.router),
+                               .experts = {}});
+    for (const ExpertParameters& e : l.experts) {
+      pointers.layers.back().experts.push_back(
+          {.gate = matrix(e.gate), .up = matrix(e.up), .down = matrix(e.down)});
+    }
   }
   return pointers;
 }
@@ -120,7 +152,8 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, 
     const int index = table.size();
     if (parameter.is_matrix()) {
       parameter.layout = Layout::kPanels;
-      if (mode == Mode::kW16) parameter.element = kernels::Element::kBf16;
+      const bool is_router = spec.name.ends_with(".mlp.gate.weight");
+      if (mode == Mode::kW16 && !is_router) parameter.element = kernels::Element::kBf16;
       elements = kernels::PanelElements(parameter.element, parameter.rows(), parameter.columns());
     }
     constexpr std::string_view kLayers = "model.layers.";
@@ -128,7 +161,7 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, 
       const size_t dot = spec.name.find('.', kLayers.size());
       const int layer = std::stoi(spec.name.substr(kLayers.size(), dot - kLayers.size()));
       const std::string_view suffix = std::string_view(spec.name).substr(dot + 1);
-      int* role = LayerRole(table.layers_[static_cast<size_t>(layer)], suffix);
+      int* role = LayerRole(table.layers_[static_cast<size_t>(layer)], config.is_gemma(), suffix);
       if (role == nullptr) {
         return Unimplemented("model: tensor " + spec.name + " has no place in a Llama-form layer");
       }

@@ -9,13 +9,16 @@
 //
 //   kF32  everything is binary32. Master weights, gradients and moments always use this table, so a
 //         gradient or a moment is found at the offset of its master weight.
-//   kW16  matrices are bfloat16 (embedding and head too), vectors (norm weights, biases) binary32.
+//   kW16  matrices are bfloat16 (embedding and head too), vectors (norm weights, biases) and
+//   routers
+//         binary32.
 //         The weights that forward and backward read in this mode.
 //
 // Order: model.embed_tokens.weight; for each layer input_layernorm, q_proj, k_proj, v_proj, o_proj
-// (each weight, then bias where the family has one), post_attention_layernorm, gate_proj, up_proj,
-// down_proj; model.norm.weight; lm_head.weight where embeddings are untied. Names are those of
-// Hugging Face.
+// (each weight, then bias where the family has one), q_norm and k_norm where the family has them,
+// post_attention_layernorm (Gemma: then pre_feedforward_layernorm, post_feedforward_layernorm),
+// gate_proj, up_proj, down_proj, or the router and each expert's three;
+// model.norm.weight; lm_head.weight where embeddings are untied. Names are those of Hugging Face.
 //
 // A ParameterTable is immutable after Of and may be read from any thread.
 #ifndef TITAN_CORE_MODEL_PARAMETERS_H_
@@ -66,14 +69,22 @@ struct Parameter {
   int64_t num_floats() const { return bytes / static_cast<int64_t>(sizeof(float)); }
 };
 
+struct ExpertParameters {
+  int gate = -1, up = -1, down = -1;
+};
+
 // Indices into ParameterTable::parameters(); -1 = the model has no such parameter.
 struct LayerParameters {
   int input_norm = -1;
   int q = -1, k = -1, v = -1, o = -1;
   int q_bias = -1, k_bias = -1, v_bias = -1, o_bias = -1;
+  int q_norm = -1, k_norm = -1;
+  int attention_norm = -1, mlp_norm = -1;  // of a branch before it is added (Gemma)
   int post_norm = -1;
   int gate = -1, up = -1, down = -1;
   int gate_bias = -1, up_bias = -1, down_bias = -1;
+  int router = -1;
+  std::vector<ExpertParameters> experts;  // empty: the layer has an MLP
 };
 
 class ParameterTable {
@@ -110,6 +121,11 @@ class ParameterTable {
   int64_t num_elements_ = 0;
 };
 
+template <typename Matrix>
+struct ExpertPointers {
+  Matrix gate, up, down;
+};
+
 // Pointers into a slot by role: vectors are floats, matrices panels. Null where the model has no
 // such parameter. Valid as long as the slot.
 template <typename Vector, typename Matrix>
@@ -117,9 +133,13 @@ struct LayerPointers {
   Vector input_norm;
   Matrix q, k, v, o;
   Vector q_bias, k_bias, v_bias, o_bias;
+  Vector q_norm, k_norm;
+  Vector attention_norm, mlp_norm;
   Vector post_norm;
   Matrix gate, up, down;
   Vector gate_bias, up_bias, down_bias;
+  Matrix router;
+  std::vector<ExpertPointers<Matrix>> experts;
 };
 
 template <typename Slot, typename Vector, typename Matrix>

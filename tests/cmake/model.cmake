@@ -14,10 +14,11 @@ titan_test(trainable_decoder_test LABEL unit
 set_tests_properties(unit/trainable_decoder_test PROPERTIES LABELS "unit;torch")
 
 titan_test(model_golden_test LABEL golden TIMEOUT 900
-  SOURCES golden_runner/model_golden_test.cc
+  SOURCES golden_runner/model_golden_test.cc golden_runner/family_golden_test.cc
   USES core/base core/formats core/kernels core/model
   LIBS nlohmann_json::nlohmann_json)
-set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/tiny.json model/smollm2_135m.json)
+set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES model/tiny.json model/smollm2_135m.json
+  families/gemma3/golden.json families/mistral/golden.json families/qwen2/golden.json)
 
 titan_test(model_perturbed_test LABEL unit
   SOURCES unit/core/model/perturbed_parity_test.cc support/small_model.cc

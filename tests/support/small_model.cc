@@ -37,7 +37,8 @@ bool IsDigitToken(int64_t token) { return token >= 4 + ('0' - '!') && token <= 4
 
 formats::ModelConfig SmallModelConfig(const SmallModelOptions& options) {
   formats::ModelConfig config;
-  config.family = "llama";
+  config.family = options.qk_norm ? "qwen3" : "llama";
+  config.qk_norm = options.qk_norm;
   config.hidden_size = options.hidden_size;
   config.num_layers = options.num_layers;
   config.num_heads = options.num_heads;
@@ -48,10 +49,25 @@ formats::ModelConfig SmallModelConfig(const SmallModelOptions& options) {
   config.max_position_embeddings = options.max_position_embeddings;
   config.rms_norm_eps = 1e-5f;
   config.rope_theta = 10000;
+  config.rope_scaling = options.rope_scaling;
+  config.layer_windows = options.layer_windows;
   config.tie_embeddings = options.tie_embeddings;
   config.qkv_bias = options.biases;
   config.o_bias = options.biases;
   config.mlp_bias = options.biases;
+  if (options.gemma) {
+    config.family = "gemma3_text";
+    config.query_pre_attn_scalar = options.head_dim + 3;
+    config.local_rope_theta = 500;
+  }
+  if (options.num_experts > 0) {
+    config.family = "qwen3_moe";
+    config.num_experts = options.num_experts;
+    config.experts_per_token = 2;
+    config.expert_intermediate_size = options.intermediate_size / 3;
+    config.normalise_expert_weights = options.normalise_expert_weights;
+    config.dense_layers = {0};
+  }
   config.bos_token_id = 0;
   config.eos_token_ids = {kEosToken};
   return config;
@@ -76,7 +92,7 @@ std::vector<std::vector<float>> SmallModelWeights(const model::ParameterTable& t
     } else if (p.is_matrix()) {
       scale = 1.0f / std::sqrt(static_cast<float>(p.columns()));
     } else if (Contains(p.name, "norm")) {
-      center = 1;
+      center = options.gemma ? 0 : 1;
     }
     std::vector<float> values(static_cast<size_t>(p.num_elements()));
     for (size_t j = 0; j < values.size(); ++j) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small Llama-form model made by Philox, for tests that need a model without a download: its
-// sizes exercise the order (leaves of hidden 512 and intermediate 1024, grouped queries, a
-// vocabulary that is not a multiple of 1024), its tokens vary when sampled, and it ends some
-// samples by itself.
+// A small Llama-form (or qwen3) model made by Philox, for tests that need a model without a
+// download: its sizes exercise the order (leaves of hidden 512 and intermediate 1024, grouped
+// queries, a vocabulary that is not a multiple of 1024), its tokens vary when sampled, and it ends
+// some samples by itself.
 //
 // MakeSmallModel writes a Hugging Face folder: config.json, model.safetensors, and a tokenizer.json
 // that is tests/golden/tokenizer/tiny_bpe.tokenizer.json with filler tokens up to the vocabulary,
@@ -33,7 +33,15 @@ struct SmallModelOptions {
   int32_t head_dim = 64;
   int32_t max_position_embeddings = 2048;
   bool tie_embeddings = false;
-  bool biases = false;  // of all linears
+  bool biases = false;   // of all linears
+  bool qk_norm = false;  // family qwen3 instead of llama; no biases
+  formats::RopeScaling rope_scaling;
+  bool gemma = false;  // family gemma3_text; needs qk_norm and no biases
+  // Above 0: family qwen3_moe, two chosen of so many, each a third of intermediate_size wide; the
+  // first layer is dense. Needs qk_norm.
+  int32_t num_experts = 0;
+  bool normalise_expert_weights = true;
+  std::vector<int32_t> layer_windows;  // of qk_norm models; families llama has none
   // Roughly what is added to the logits of <|eos|> and of each digit (untied models only).
   double eos_logit = 3.0;
   double digit_logit = 2.5;

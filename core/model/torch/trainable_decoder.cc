@@ -122,7 +122,7 @@ int64_t TrainableDecoder::Impl::Plan(const Decoder& decoder, const Limits& limit
       if (impl != nullptr) impl->activations.push_back(array);
     }
     if (limits.recompute == Recompute::kSelective) {
-      take(member(&Impl::recomputed), 2 * rows * decoder.intermediate());
+      take(member(&Impl::recomputed), 2 * rows * decoder.mlp_width());
     } else if (limits.recompute == Recompute::kFull) {
       take(member(&Impl::recomputed),
            BlockActivations::FloatsNeeded(decoder, rows, Recompute::kNone));
@@ -150,9 +150,9 @@ BlockActivations TrainableDecoder::Impl::WholeActivations(int64_t layer) {
   const int64_t num_rows = packed.num_rows();
   if (limits.recompute == Recompute::kSelective) {
     saved.gate = recomputed;
-    saved.up = recomputed + num_rows * decoder.intermediate();
+    saved.up = recomputed + num_rows * decoder.mlp_width();
     FeedForwardInputs(context(), *weights, static_cast<int>(layer), num_rows, saved.middle,
-                      saved.middle_inverse_rms, saved.gate, saved.up);
+                      saved.middle_inverse_rms, saved.router_logits, saved.gate, saved.up);
   } else if (limits.recompute == Recompute::kFull) {
     const float* input = saved.input;
     saved = BlockActivations::At(decoder, num_rows, Recompute::kNone, recomputed);

@@ -178,6 +178,8 @@ TEST(GgufTest, BiasRowsAreReorderedToo) {
   EXPECT_EQ(InterleavedRowOf(32, 64), 1);
   EXPECT_EQ(InterleavedRowOf(64 + 63, 64), 64 + 63);
   EXPECT_EQ(GgufNameOf("model.layers.12.mlp.down_proj.bias"), "blk.12.ffn_down.bias");
+  EXPECT_FALSE(HasInterleavedRows("qwen3", "model.layers.3.self_attn.q_proj.weight"));
+  EXPECT_EQ(GgufNameOf("model.layers.2.self_attn.q_norm.weight"), "blk.2.attn_q_norm.weight");
   EXPECT_EQ(GgufNameOf("model.rotary.inv_freq"), "");
 }
 

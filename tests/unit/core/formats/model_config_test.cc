@@ -77,7 +77,16 @@ TEST(ModelConfigTest, RefusesByField) {
       {"architectures", {"LlamaForSequenceClassification"}, StatusCode::kUnimplemented},
       {"quantization_config", {{"bits", 4}}, StatusCode::kUnimplemented},
       {"sliding_window", 128, StatusCode::kUnimplemented},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, StatusCode::kUnimplemented},
+      {"rope_scaling", {{"rope_type", "longrope"}, {"factor", 2.0}}, StatusCode::kUnimplemented},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, StatusCode::kInvalidArgument},
+      {"rope_scaling",
+       {{"rope_type", "yarn"},
+        {"factor", 2.0},
+        {"original_max_position_embeddings", 64},
+        {"beta_fast", 1.0},
+        {"beta_slow", 2.0}},
+       StatusCode::kInvalidArgument},
+      {"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}, StatusCode::kInvalidArgument},
       {"rope_scaling", {{"rope_type", "llama3"}}, StatusCode::kInvalidArgument},
       {"partial_rotary_factor", 0.5, StatusCode::kUnimplemented},
       {"attention_dropout", 0.1, StatusCode::kUnimplemented},
@@ -129,7 +138,19 @@ TEST(ModelConfigTest, CanonicalTextReadsBackEqual) {
                             {"low_freq_factor", 1.0},
                             {"high_freq_factor", 4.0},
                             {"original_max_position_embeddings", 64}};
-  for (const json& text : {GoodLlama(), qwen, scaled}) {
+  json linear = GoodLlama();
+  linear["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 4.0}};
+  json yarn = qwen;
+  yarn["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  json full = yarn;
+  full["rope_scaling"].update({{"beta_fast", 16.0},
+                               {"beta_slow", 0.5},
+                               {"truncate", false},
+                               {"mscale", 0.707},
+                               {"mscale_all_dim", 1.5},
+                               {"attention_factor", 1.25}});
+  for (const json& text : {GoodLlama(), qwen, scaled, linear, yarn, full}) {
     auto config = Parse(text);
     ASSERT_TRUE(config.ok()) << config.status();
     for (uint32_t i = 0; i < 200; ++i) {
@@ -142,6 +163,143 @@ TEST(ModelConfigTest, CanonicalTextReadsBackEqual) {
       EXPECT_EQ(ToHfConfigJson(*again), canonical);
     }
   }
+}
+
+TEST(ModelConfigTest, Qwen3HasHeadNormsAndItsOwnHeadWidth) {
+  json text = GoodLlama();
+  text["model_type"] = "qwen3";
+  text["architectures"] = {"Qwen3ForCausalLM"};
+  text["sliding_window"] = 4096;  // without use_sliding_window: no effect
+  text["max_window_layers"] = 28;
+  text["num_attention_heads"] = 6;  // does not divide hidden_size
+  text["num_key_value_heads"] = 2;
+  text.erase("head_dim");
+  const auto config = Parse(text);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 128);
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(config->qkv_bias);
+  const auto tensors = CanonicalTensors(*config);
+  EXPECT_EQ(tensors.size(), 1u + 2 * 11 + 1);
+  EXPECT_EQ(tensors[6], (TensorSpec{"model.layers.0.self_attn.q_norm.weight", {128}}));
+  EXPECT_EQ(tensors[7], (TensorSpec{"model.layers.0.self_attn.k_norm.weight", {128}}));
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*config), "canonical"), *config);
+  text["use_sliding_window"] = true;
+  text["max_window_layers"] = 1;
+  const auto windowed = Parse(text);
+  ASSERT_TRUE(windowed.ok()) << windowed.status();
+  EXPECT_EQ(windowed->layer_windows, (std::vector<int32_t>{0, 4096}));
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*windowed), "canonical"), *windowed);
+  text["layer_types"] = {"sliding_attention", "full_attention"};  // above the flag
+  text["use_sliding_window"] = false;
+  EXPECT_EQ(Parse(text)->layer_windows, (std::vector<int32_t>{4096, 0}));
+  text["layer_types"] = {"full_attention"};
+  EXPECT_THAT(MessageOf(Parse(text).status()), HasSubstr("layer_types"));
+  text["layer_types"] = {"sliding_attention", "linear_attention"};
+  EXPECT_EQ(Parse(text).status().code(), StatusCode::kUnimplemented);
+  ModelConfig wrong = *config;
+  wrong.qk_norm = false;
+  EXPECT_THAT(MessageOf(ValidateModelConfig(wrong)), HasSubstr("qk_norm"));
+}
+
+TEST(ModelConfigTest, Gemma3HasTwoRotationsAndItsOwnScale) {
+  json text = GoodLlama();
+  text.update({{"model_type", "gemma3_text"},
+               {"architectures", {"Gemma3ForCausalLM"}},
+               {"hidden_activation", "gelu_pytorch_tanh"},
+               {"query_pre_attn_scalar", 24},
+               {"sliding_window", 16},
+               {"layer_types", {"sliding_attention", "full_attention"}}});
+  text.erase("hidden_act");
+  json newer = text;
+  newer.erase("rope_theta");
+  newer["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1000.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 500.0}}}};
+  text["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  text["rope_local_base_freq"] = 500.0;
+  const auto a = Parse(text), b = Parse(newer);
+  ASSERT_TRUE(a.ok()) << a.status();
+  ASSERT_TRUE(b.ok()) << b.status();
+  EXPECT_EQ(*a, *b);
+  EXPECT_EQ(a->layer_windows, (std::vector<int32_t>{16, 0}));
+  EXPECT_EQ(a->local_rope_theta, 500);
+  EXPECT_EQ(a->query_pre_attn_scalar, 24);
+  EXPECT_EQ(a->head_dim, 256);
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*a), "canonical"), *a);
+  const auto tensors = CanonicalTensors(*a);
+  EXPECT_EQ(tensors.size(), 1u + 2 * 13 + 1);
+  EXPECT_EQ(tensors[9].name, "model.layers.0.pre_feedforward_layernorm.weight");
+  const std::pair<const char*, json> wrong[] = {
+      {"final_logit_softcapping", 30.0},     {"attn_logit_softcapping", 50.0},
+      {"use_bidirectional_attention", true}, {"hidden_activation", "gelu"},
+      {"query_pre_attn_scalar", 0},          {"attention_bias", true},
+      {"layer_types", {"full_attention"}}};
+  for (const auto& [field, value] : wrong) {
+    json changed = text;
+    changed[field] = value;
+    EXPECT_THAT(MessageOf(Parse(changed).status()), HasSubstr(field));
+  }
+}
+
+TEST(ModelConfigTest, ExpertsOfQwen3Moe) {
+  json text = GoodLlama();
+  text.update({{"model_type", "qwen3_moe"},
+               {"architectures", {"Qwen3MoeForCausalLM"}},
+               {"num_local_experts", 4},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 24},
+               {"mlp_only_layers", {0}}});
+  const auto config = Parse(text);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_experts, 4);
+  EXPECT_FALSE(config->normalise_expert_weights);
+  EXPECT_EQ(config->dense_layers, std::vector<int32_t>{0});
+  EXPECT_FALSE(config->is_sparse(0));
+  EXPECT_TRUE(config->is_sparse(1));
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*config), "canonical"), *config);
+  const auto tensors = CanonicalTensors(*config);
+  EXPECT_EQ(tensors.size(), 1u + 11 + 8 + 1 + 3 * 4 + 1);
+  EXPECT_EQ(tensors[20], (TensorSpec{"model.layers.1.mlp.gate.weight", {4, 64}}));
+  EXPECT_EQ(tensors[23], (TensorSpec{"model.layers.1.mlp.experts.0.down_proj.weight", {64, 24}}));
+  json stepped = text;
+  stepped["num_hidden_layers"] = 5;
+  stepped["decoder_sparse_step"] = 2;
+  EXPECT_EQ(Parse(stepped)->dense_layers, (std::vector<int32_t>{0, 2, 4}));
+  const std::pair<const char*, json> wrong[] = {
+      {"num_experts_per_tok", 5},    {"num_experts_per_tok", nullptr}, {"num_experts", 0},
+      {"moe_intermediate_size", -1}, {"mlp_only_layers", {2}},         {"decoder_sparse_step", 0}};
+  for (const auto& [field, value] : wrong) {
+    json changed = text;
+    changed[field] = value;
+    EXPECT_THAT(MessageOf(Parse(changed).status()), HasSubstr(field));
+  }
+  ModelConfig dense = *Parse(GoodLlama());
+  dense.num_experts = 2;
+  EXPECT_THAT(MessageOf(ValidateModelConfig(dense)), HasSubstr("num_experts"));
+}
+
+TEST(ModelConfigTest, MistralSlidesInEveryLayer) {
+  json text = GoodLlama();
+  text["model_type"] = "mistral";
+  text["architectures"] = {"MistralForCausalLM"};
+  EXPECT_EQ(Parse(text)->layer_windows, (std::vector<int32_t>{4096, 4096}));  // the class's
+  text["sliding_window"] = nullptr;
+  EXPECT_TRUE(Parse(text)->layer_windows.empty());
+  for (const json& window : {json(16), json()}) {
+    text["sliding_window"] = window;
+    const auto config = Parse(text);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*config), "canonical"), *config);
+  }
+  text["sliding_window"] = 0;
+  EXPECT_THAT(MessageOf(Parse(text).status()), HasSubstr("sliding_window"));
+  text["sliding_window"] = 16;
+  ModelConfig wrong = *Parse(text);
+  wrong.layer_windows = {16, 0};
+  EXPECT_EQ(ValidateModelConfig(wrong).code(), StatusCode::kInvalidArgument);
+  wrong.layer_windows = {16};
+  EXPECT_EQ(ValidateModelConfig(wrong).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ModelConfigTest, CanonicalTensorsFollowBiasesAndTying) {

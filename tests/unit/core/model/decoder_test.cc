@@ -144,6 +144,34 @@ TEST(DecoderTest, ManyLeavesAndKeySegmentsGiveThePrefillsBits) {
   ExpectInvariant(leafy, {580, 40, 3}, 2, 7);
 }
 
+// Norms of queries and keys, heads wider than hidden_size / heads.
+TEST(DecoderTest, Qwen3GivesThePrefillsBits) {
+  SmallModelOptions options = LeafyOptions();
+  options.qk_norm = true;
+  options.head_dim = 128;
+  options.layer_windows = {70, 0};
+  const LoadedModel model = MakeModel(options, 12);
+  ASSERT_NE(model.table().layers()[1].k_norm, -1);
+  ExpectInvariant(model, {150, 40, 3, 64}, 2, 17);
+}
+
+TEST(DecoderTest, ExpertsGiveThePrefillsBits) {
+  SmallModelOptions options = TinyOptions();
+  options.biases = false;
+  options.qk_norm = true;
+  options.num_experts = 7;
+  const LoadedModel model = MakeModel(options, 13);
+  ASSERT_EQ(model.table().layers()[1].experts.size(), 7u);
+  ASSERT_TRUE(model.table().layers()[0].experts.empty());
+  options.num_experts = 0;
+  options.gemma = true;
+  options.layer_windows = {20, 0};
+  ExpectInvariant(MakeModel(options, 14), {1, 16, 70, 129, 33}, 2, 60);
+  for (int threads = 1; threads <= 3; ++threads) {
+    ExpectInvariant(model, {1, 16, 70, 129, 33}, threads, 40 + static_cast<uint64_t>(threads));
+  }
+}
+
 TEST(DecoderTest, InstructionSetsGiveTheSameBits) {
   const auto detected = kernels::DetectIsa();
   ASSERT_TRUE(detected.ok()) << detected.status();
@@ -184,9 +212,21 @@ TEST(DecoderTest, SharedPrefixPagesGiveTheSameBits) {
 }
 
 TEST(DecoderTest, AgreesWithADecoderInDouble) {
-  for (const bool tied : {false, true}) {
+  using Rope = formats::RopeScaling;
+  for (const int kind : {0, 1, 2, 3, 4, 5, 6}) {
     SmallModelOptions options = TinyOptions();
-    options.tie_embeddings = tied;
+    options.tie_embeddings = kind > 0;
+    options.qk_norm = kind == 2 || kind >= 5;
+    options.gemma = kind == 6;
+    if (options.gemma) options.layer_windows = {9, 0};
+    options.num_experts = kind == 5 ? 5 : 0;
+    // Of 6 frequencies, the ramp of yarn covers some.
+    if (kind == 3 || kind == 4) options.rope_scaling = {.kind = Rope::Kind::kLinear, .factor = 3};
+    if (kind == 4) {
+      options.rope_scaling.kind = Rope::Kind::kYarn;
+      options.rope_scaling.original_max_position_embeddings = 40;
+    }
+    options.biases = !options.qk_norm;
     LoadedModel model = MakeModel(options, 8);
     const auto values = SmallModelWeights(model.table(), 8, options);
     DoubleWeights weights;

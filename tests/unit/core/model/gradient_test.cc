@@ -131,6 +131,48 @@ TEST(GradientTest, IsTheDerivativeOfATiedDecoderInDouble) {
   ExpectGradientOfDouble(options, 22);
 }
 
+SmallModelOptions QwenOptions() {
+  SmallModelOptions options = TinyOptions();
+  options.biases = false;
+  options.qk_norm = true;
+  options.tie_embeddings = true;
+  options.layer_windows = {0, 7};  // the samples of the derivative's test have up to 23 tokens
+  options.head_dim = 20;           // heads * head_dim is not hidden_size
+  // Queries and keys turn and grow by 0.1 ln 4 + 1.
+  options.rope_scaling = {.kind = formats::RopeScaling::Kind::kYarn,
+                          .factor = 4,
+                          .original_max_position_embeddings = 16};
+  return options;
+}
+
+TEST(GradientTest, IsTheDerivativeOfAQwen3DecoderInDouble) {
+  ExpectGradientOfDouble(QwenOptions(), 23);
+}
+
+SmallModelOptions MoeOptions() {
+  SmallModelOptions options = QwenOptions();
+  options.num_experts = 6;
+  return options;
+}
+
+TEST(GradientTest, IsTheDerivativeOfADecoderWithExpertsInDouble) {
+  ExpectGradientOfDouble(MoeOptions(), 24);
+  SmallModelOptions options = MoeOptions();
+  options.normalise_expert_weights = false;
+  ExpectGradientOfDouble(options, 25);
+}
+
+SmallModelOptions GemmaOptions() {
+  SmallModelOptions options = QwenOptions();
+  options.gemma = true;
+  options.rope_scaling = {.kind = formats::RopeScaling::Kind::kLinear, .factor = 8};
+  return options;
+}
+
+TEST(GradientTest, IsTheDerivativeOfAGemma3DecoderInDouble) {
+  ExpectGradientOfDouble(GemmaOptions(), 26);
+}
+
 // Runs whole samples [begin, end) of a shard as one microbatch.
 void RunMicrobatch(PlainTrainer& trainer, const PackedSamples& shard, size_t begin, size_t end,
                    GradientMemory& gradient) {
@@ -173,15 +215,16 @@ std::vector<float> ShardGradient(const LoadedModel& model, const PackedSamples& 
 }
 
 TEST(GradientTest, MicrobatchesAndThreadsDoNotChangeItsBits) {
-  for (const bool tied : {false, true}) {
-    SmallModelOptions options = TinyOptions();
+  for (const int kind : {0, 1, 2}) {
+    const bool qwen = kind > 0, tied = qwen;
+    SmallModelOptions options = kind == 2 ? MoeOptions() : qwen ? QwenOptions() : TinyOptions();
     options.hidden_size = 16;
     options.intermediate_size = 24;
     options.num_heads = 2;
     options.num_kv_heads = 1;
     options.head_dim = 4;
-    options.num_layers = 1;
-    options.tie_embeddings = tied;
+    options.num_layers = kind == 2 ? 2 : 1;
+    if (qwen) options.layer_windows = std::vector<int32_t>(static_cast<size_t>(kind), 200);
     const LoadedModel model = MakeModel(options, 30);
     Random random(31);
     const PackedSamples shard =
@@ -202,27 +245,39 @@ TEST(GradientTest, InstructionSetsGiveTheSameBits) {
   const auto detected = kernels::DetectIsa();
   ASSERT_TRUE(detected.ok()) << detected.status();
   if (*detected == kernels::Isa::kAvx2) GTEST_SKIP() << "avx512 not run: this CPU lacks it";
-  SmallModelOptions options;
-  options.vocab_size = 1100;
-  options.num_layers = 1;
-  const LoadedModel model = MakeModel(options, 40);
-  Random random(41);
-  const PackedSamples shard = RandomSamples(random, {50, 70, 20}, options.vocab_size);
-  ASSERT_TRUE(kernels::SetIsa(kernels::Isa::kAvx2).ok());
-  const std::vector<float> avx2 = ShardGradient(model, shard, {3}, 2);
-  ASSERT_TRUE(kernels::SetIsa(kernels::Isa::kAvx512).ok());
-  EXPECT_TRUE(SameBits(ShardGradient(model, shard, {3}, 2), avx2));
+  for (const int kind : {0, 1, 2}) {
+    SmallModelOptions options;
+    options.vocab_size = 1100;
+    options.num_layers = kind == 2 ? 2 : 1;
+    options.qk_norm = kind > 0;
+    options.num_experts = kind == 2 ? 8 : 0;
+    const LoadedModel model = MakeModel(options, 40);
+    Random random(41);
+    const PackedSamples shard = RandomSamples(random, {50, 70, 20}, options.vocab_size);
+    ASSERT_TRUE(kernels::SetIsa(kernels::Isa::kAvx2).ok());
+    const std::vector<float> avx2 = ShardGradient(model, shard, {3}, 2);
+    ASSERT_TRUE(kernels::SetIsa(kernels::Isa::kAvx512).ok());
+    EXPECT_TRUE(SameBits(ShardGradient(model, shard, {3}, 2), avx2)) << "kind " << kind;
+  }
 }
 
 // The order itself, as one number for each direction: the same on every machine. A change of it
 // changes the contract and belongs into a commit of its own, with the reason.
 TEST(GradientTest, HasTheBitsThatAreWrittenHere) {
-  for (const bool tied : {false, true}) {
+  const struct {
+    bool tied, qk_norm;
+    const char *log_probs, *gradient;
+  } cases[] = {{false, false, "dc7013b35bc5e6cd", "70fe784e625a066f"},
+               {true, false, "9093c80229509803", "36602c87cd96fe7c"},
+               {true, true, "93a0f0fd2f069955", "d9f7aab808255521"}};
+  for (const auto& c : cases) {
     SmallModelOptions options;
     options.vocab_size = 1100;
     options.num_layers = 2;
-    options.tie_embeddings = tied;
-    options.biases = !tied;
+    options.tie_embeddings = c.tied;
+    options.biases = !c.tied;
+    options.qk_norm = c.qk_norm;
+    options.head_dim = c.qk_norm ? 128 : 64;
     const LoadedModel model = MakeModel(options, 45);
     Random random(46);
     const PackedSamples samples = RandomSamples(random, {50, 70, 20}, options.vocab_size);
@@ -237,15 +292,13 @@ TEST(GradientTest, HasTheBitsThatAreWrittenHere) {
     trainer.Backward(coefficients, UnitsOf(samples.lengths()), gradient.slot.data(),
                      gradient.tied_embedding());
     gradient.CloseShard(pool);
-    EXPECT_EQ(ToHex(Hash64(log_probs.data(), log_probs.size() * sizeof(float))),
-              tied ? "9093c80229509803" : "dc7013b35bc5e6cd");
+    EXPECT_EQ(ToHex(Hash64(log_probs.data(), log_probs.size() * sizeof(float))), c.log_probs);
     EXPECT_EQ(ToHex(Hash64(gradient.slot.data(), gradient.slot.size() * sizeof(float))),
-              tied ? "36602c87cd96fe7c" : "70fe784e625a066f");
+              c.gradient);
   }
 }
 
-TEST(GradientTest, TrainingLogProbsHaveTheBitsOfGeneration) {
-  SmallModelOptions options = TinyOptions();
+void ExpectTrainingLogProbsOfGeneration(SmallModelOptions options) {
   options.vocab_size = 1100;
   const LoadedModel model = MakeModel(options, 50);
   Random random(51);
@@ -295,6 +348,16 @@ TEST(GradientTest, TrainingLogProbsHaveTheBitsOfGeneration) {
     }
   }
   ASSERT_EQ(next, training.size());
+}
+
+TEST(GradientTest, TrainingLogProbsHaveTheBitsOfGeneration) {
+  ExpectTrainingLogProbsOfGeneration(TinyOptions());
+}
+
+TEST(GradientTest, TrainingLogProbsOfQwen3HaveTheBitsOfGeneration) {
+  ExpectTrainingLogProbsOfGeneration(QwenOptions());
+  ExpectTrainingLogProbsOfGeneration(MoeOptions());
+  ExpectTrainingLogProbsOfGeneration(GemmaOptions());
 }
 
 TEST(GradientTest, EntropyAgreesWithDouble) {

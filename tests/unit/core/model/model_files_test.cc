@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/formats/gguf_model.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/plain_trainer.h"
 #include "tests/support/small_model.h"
 
@@ -62,7 +64,9 @@ TEST(ModelFilesTest, WhatIsExportedLoadsToTheSameBytes) {
   for (const bool tied : {false, true}) {
     for (const bool biases : {false, true}) {
       const TempFolder folder;
-      const SmallModelOptions options = SomeOptions(tied, biases);
+      SmallModelOptions options = SomeOptions(tied, biases);
+      options.qk_norm = !tied && !biases;
+      options.num_experts = options.qk_norm ? 3 : 0;
       const Status made = MakeSmallModel(folder / "m", 3, options);
       ASSERT_TRUE(made.ok()) << made;
       const LoadedModel loaded = LoadModel(folder / "m");
@@ -85,6 +89,45 @@ TEST(ModelFilesTest, WhatIsExportedLoadsToTheSameBytes) {
       }
     }
   }
+}
+
+// The same weights through both kinds of files: a GGUF of qwen3 keeps the rows of q and k in their
+// order and calls the norms of heads attn_q_norm and attn_k_norm.
+TEST(ModelFilesTest, Qwen3OutOfAGgufHasTheBytesOfTheFolder) {
+  const TempFolder folder;
+  SmallModelOptions options = SomeOptions(true, false);
+  options.qk_norm = true;
+  options.num_layers = 1;
+  ASSERT_TRUE(MakeSmallModel(folder / "m", 5, options).ok());
+  const LoadedModel loaded = LoadModel(folder / "m");
+  const formats::ModelConfig& config = loaded.decoder->config();
+  GgufWriter gguf;
+  gguf.Text("general.architecture", "qwen3");
+  const auto size = [&](const std::string& key, int32_t value) {
+    gguf.Uint32("qwen3." + key, static_cast<uint32_t>(value));
+  };
+  size("embedding_length", config.hidden_size);
+  size("block_count", config.num_layers);
+  size("attention.head_count", config.num_heads);
+  size("attention.head_count_kv", config.num_kv_heads);
+  size("attention.key_length", config.head_dim);
+  size("attention.value_length", config.head_dim);
+  size("feed_forward_length", config.intermediate_size);
+  size("context_length", config.max_position_embeddings);
+  gguf.Float("qwen3.attention.layer_norm_rms_epsilon", config.rms_norm_eps);
+  gguf.Float("qwen3.rope.freq_base", static_cast<float>(config.rope_theta));
+  const auto weights = SmallModelWeights(loaded.table(), 5, options);
+  for (int i = 0; i < loaded.table().size(); ++i) {
+    const model::Parameter& p = loaded.table().at(i);
+    gguf.Tensor(formats::GgufNameOf(p.name), p.shape, weights[static_cast<size_t>(i)]);
+  }
+  gguf.Write(folder / "m.gguf");
+  const LoadedModel again = LoadModel(folder / "m.gguf");
+  EXPECT_TRUE(again.decoder->config().qk_norm);
+  EXPECT_EQ(again.decoder->config().head_dim, config.head_dim);
+  const size_t bytes = static_cast<size_t>(loaded.table().slot_bytes());
+  ASSERT_EQ(again.table().slot_bytes(), loaded.table().slot_bytes());
+  EXPECT_EQ(std::memcmp(again.slot.get(), loaded.slot.get(), bytes), 0);
 }
 
 // An embedding table of more than one block of rows, the last not a whole panel.

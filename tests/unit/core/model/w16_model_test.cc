@@ -177,9 +177,20 @@ Trained Train(const LoadedModel& model, const PackedSamples& samples) {
 TEST(W16ModelTest, ForwardAndBackwardHaveTheBitsOfF32OnTheUpconvertedWeights) {
   std::vector<kernels::Isa> isas = {kernels::Isa::kAvx2};
   if (*kernels::DetectIsa() == kernels::Isa::kAvx512) isas.push_back(kernels::Isa::kAvx512);
-  for (const bool tied : {false, true}) {
-    const SmallModelOptions options = Options(tied);
+  for (const int kind : {0, 1, 2, 3}) {
+    SmallModelOptions options = Options(kind % 2 == 1);
+    options.qk_norm = kind >= 2;
+    options.biases = !options.qk_norm;
+    if (kind == 3) {  // experts; the router stays binary32 in both
+      options.num_experts = 4;
+      options.intermediate_size = 96;
+      options.layer_windows = {0, 30};
+    }
     const LoadedModel w16 = W16Model(options, 3);
+    const auto& router = w16.table().layers()[1].router;
+    if (kind == 3) {
+      EXPECT_EQ(w16.table().at(router).element, kernels::Element::kF32);
+    }
     const LoadedModel f32 = Upconverted(w16);
     LoadedModel exact = ModelOf(w16.decoder->config());
     kernels::Pool pool(1);
@@ -200,7 +211,7 @@ TEST(W16ModelTest, ForwardAndBackwardHaveTheBitsOfF32OnTheUpconvertedWeights) {
       }
       const Trained trained = Train(w16, samples);
       EXPECT_TRUE(SameBits(trained.log_probs, expected.log_probs));
-      EXPECT_TRUE(SameBits(trained.gradient, expected.gradient));
+      EXPECT_TRUE(SameBits(trained.gradient, expected.gradient)) << "kind " << kind;
     }
     ASSERT_TRUE(kernels::SetIsa("auto").ok());
     // The rounding is seen: other weights give other bits.

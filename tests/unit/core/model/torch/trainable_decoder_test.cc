@@ -314,8 +314,8 @@ TEST(TrainableDecoderTest, RefusesMisuseByName) {
             StatusCode::kFailedPrecondition);
 }
 
-TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
-  const LoadedModel model = MakeModel(Options(true), 70);
+void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
+  const LoadedModel model = MakeModel(options, 70);
   Random random(72);
   const std::vector<Microbatch> microbatches = {Microbatch(random, {1300, 7}, 2, 67),
                                                 Microbatch(random, {20, 1, 33, 5}, 4, 67)};
@@ -349,6 +349,18 @@ TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
     EXPECT_TRUE(SameBits(log_probs, expected_log_probs));
     EXPECT_TRUE(SameBits(gradient.slot, expected_gradient));
   }
+}
+
+TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
+  ExpectComputingAgainChangesNoBit(Options(true));
+  SmallModelOptions options = Options(true);
+  options.qk_norm = true;
+  options.layer_windows = {0, 40, 0};
+  options.gemma = true;
+  ExpectComputingAgainChangesNoBit(options);
+  options.gemma = false;
+  options.num_experts = 5;
+  ExpectComputingAgainChangesNoBit(options);
 }
 
 TEST(TrainableDecoderTest, SaysWhatMemoryItNeeds) {
