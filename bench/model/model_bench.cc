@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// titan-bench-model MODEL [THREADS]: the decoder's speed on this machine, one JSON row a line:
-// prefill of one 512-token prompt, decode at batch 1, 8, 32 and 64, the same in mode w16, one
-// update of a demo-shaped step. Figures are tokens a second of the median of five runs.
+// titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train]: the decoder's speed on
+// this machine, one JSON row a line: prefill of one 512-token prompt, decode at batch 1, 8, 32 and
+// 64, the same in mode w16, one update of a demo-shaped step (with --shape only after --train: it
+// takes four times the weights). Figures are tokens a second of the median of five runs. A shape is
+// a model of that name's sizes with random weights; its rows end in /NAME.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "core/formats/model_source.h"
@@ -37,8 +41,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Row(const char* id, double tokens, const std::vector<double>& seconds) {
-  std::printf("{\"id\": \"%s\", \"ours\": %.1f, \"unit\": \"tokens/s\"}\n", id,
+void Row(const std::string& id, double tokens, const std::vector<double>& seconds) {
+  std::printf("{\"id\": \"%s\", \"ours\": %.1f, \"unit\": \"tokens/s\"}\n", id.c_str(),
               tokens / Median(seconds));
   std::fflush(stdout);
 }
@@ -81,26 +85,149 @@ double Prefill(const model::Decoder& decoder, kernels::Pool& pool, const void* s
   return Now() - start;
 }
 
-int Main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fprintf(stderr, "usage: titan-bench-model MODEL [THREADS]\n");
-    return 2;
+struct Shape {
+  const char* name;
+  const char* family;
+  int32_t hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary;
+  double theta;
+};
+// Sizes as published; the context is cut to what the rows need.
+constexpr Shape kShapes[] = {
+    {"qwen3-0.6b", "qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 1e6},
+    {"llama-3.2-1b", "llama", 2048, 16, 32, 8, 64, 8192, 128256, 5e5},
+    {"smollm2-135m", "llama", 576, 30, 9, 3, 64, 1536, 49152, 1e5},
+};
+
+formats::ModelConfig ConfigOf(const std::string& name) {
+  for (const Shape& shape : kShapes) {
+    if (name != shape.name) continue;
+    formats::ModelConfig config;
+    config.family = shape.family;
+    config.hidden_size = shape.hidden;
+    config.num_layers = shape.layers;
+    config.num_heads = shape.heads;
+    config.num_kv_heads = shape.kv_heads;
+    config.head_dim = shape.head_dim;
+    config.intermediate_size = shape.intermediate;
+    config.vocab_size = shape.vocabulary;
+    config.max_position_embeddings = 4096;
+    config.rms_norm_eps = 1e-6f;
+    config.rope_theta = shape.theta;
+    config.qk_norm = config.family == "qwen3";
+    config.tie_embeddings = true;
+    return config;
   }
-  kernels::Pool pool(argc > 2 ? std::atoi(argv[2]) : 2);
+  std::fprintf(stderr, "--shape %s: there are", name.c_str());
+  for (const Shape& shape : kShapes) std::fprintf(stderr, " %s", shape.name);
+  std::fprintf(stderr, "\n");
+  std::exit(2);
+}
+
+// Norm gains 1, matrices uniform with a variance of 1 / columns.
+void FillRandom(kernels::Pool& pool, const model::ParameterTable& table, void* slot) {
+  uint64_t state = 1;
+  std::vector<float> values;
+  for (const model::Parameter& p : table.parameters()) {
+    values.assign(static_cast<size_t>(p.num_elements()), 1.0f);
+    const float scale = p.is_matrix() ? std::sqrt(12.0f / static_cast<float>(p.columns())) : 0.0f;
+    for (float& value : values) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      if (scale != 0) value = (static_cast<float>(state >> 40) * 0x1p-24f - 0.5f) * scale;
+    }
+    if (!model::StoreParameter(pool, p, values, slot).ok()) std::exit(1);
+  }
+}
+
+struct Options {
+  std::string path, shape;
+  int threads = 2;
+  bool train = false;
+};
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  int train = -1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (argument == "--shape" && has_value) {
+      options.shape = argv[++i];
+    } else if (argument == "--threads" && has_value) {
+      options.threads = std::atoi(argv[++i]);
+    } else if (argument == "--train" || argument == "--no-train") {
+      train = argument == "--train";
+    } else if (!argument.starts_with("-") && options.path.empty()) {
+      options.path = argument;
+    } else {
+      options.threads = 0;
+    }
+  }
+  if (options.threads < 1 || options.path.empty() == options.shape.empty()) {
+    std::fprintf(
+        stderr, "usage: titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train]\n");
+    std::exit(2);
+  }
+  options.train = train < 0 ? options.shape.empty() : train == 1;
+  return options;
+}
+
+void Train(const std::string& suffix, trainer::TrainRun& run) {
+  constexpr int kRuns = 5;
+  // 40 samples of 35 prompt and 15 reply tokens: a step of the demo.
+  std::vector<trainer::TrainingSample> samples(40);
+  for (size_t s = 0; s < samples.size(); ++s) {
+    samples[s].group = MakeGroupId(0, static_cast<uint32_t>(s / 8), 0);
+    samples[s].group_index = static_cast<uint32_t>(s / 8);
+    samples[s].sample_index = static_cast<uint32_t>(s % 8);
+    for (int i = 0; i < 35; ++i) samples[s].prompt.push_back(100 + i);
+    for (int i = 0; i < 15; ++i) samples[s].reply.push_back(200 + i + static_cast<int>(s));
+    samples[s].log_probs.assign(15, -3.0f);
+    samples[s].advantage = s % 2 == 0 ? 1 : -1;
+    samples[s].trained = true;
+  }
+  std::vector<double> seconds, forward, backward, optimizer;
+  for (int i = 0; i < kRuns; ++i) {
+    const double start = Now();
+    const auto update = OrExit(run.Update(samples, 5, false));
+    seconds.push_back(Now() - start);
+    forward.push_back(update.forward_seconds);
+    backward.push_back(update.backward_seconds);
+    optimizer.push_back(update.optimizer_seconds);
+  }
+  Row("train/demo" + suffix, 40 * 50, seconds);
+  Row("train/demo/forward" + suffix, 40 * 50, forward);
+  Row("train/demo/backward" + suffix, 40 * 50, backward);
+  Row("train/demo/optimizer" + suffix, 40 * 50, optimizer);
+}
+
+int Main(int argc, char** argv) {
+  const Options options = Parse(argc, argv);
+  kernels::Pool pool(options.threads);
   const kernels::NumericThread numeric;
-  const auto source = OrExit(formats::OpenModelSource(argv[1]));
-  const auto decoder = OrExit(model::Decoder::Create(source->config()));
-  trainer::TrainConfig config;
-  config.optimizer.lr = 1e-5;
-  auto run = OrExit(trainer::TrainRun::Create(*decoder, pool, config, Now));
-  if (const Status s = model::LoadWeights(pool, *source, decoder->table(), run->master());
-      !s.ok()) {
+  std::unique_ptr<formats::ModelSource> source;
+  if (!options.path.empty()) source = OrExit(formats::OpenModelSource(options.path));
+  const formats::ModelConfig config = source ? source->config() : ConfigOf(options.shape);
+  const std::string suffix = source ? "" : "/" + options.shape;
+  const auto decoder = OrExit(model::Decoder::Create(config));
+  std::unique_ptr<trainer::TrainRun> run;
+  model::Floats memory;
+  float* slot = nullptr;
+  if (options.train) {
+    trainer::TrainConfig train_config;
+    train_config.optimizer.lr = 1e-5;
+    run = OrExit(trainer::TrainRun::Create(*decoder, pool, train_config, Now));
+    slot = run->master();
+  } else {
+    memory = OrExit(model::AllocateFloats(decoder->table().slot_floats()));
+    slot = memory.get();
+  }
+  if (source == nullptr) {
+    FillRandom(pool, decoder->table(), slot);
+  } else if (const Status s = model::LoadWeights(pool, *source, decoder->table(), slot); !s.ok()) {
     std::fprintf(stderr, "%s\n", s.ToString().c_str());
     return 1;
   }
-  const float* slot = run->master();
-  const auto w16 =
-      OrExit(model::Decoder::Create(source->config(), /*max_positions=*/0, model::Mode::kW16));
+  const auto w16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kW16));
   const model::Floats rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
   if (const Status s =
           model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
@@ -115,8 +242,8 @@ int Main(int argc, char** argv) {
     seconds.push_back(Prefill(*decoder, pool, slot, 512));
     seconds_w16.push_back(Prefill(*w16, pool, rounded.get(), 512));
   }
-  Row("prefill/512", 512, seconds);
-  Row("prefill/512/w16", 512, seconds_w16);
+  Row("prefill/512" + suffix, 512, seconds);
+  Row("prefill/512/w16" + suffix, 512, seconds_w16);
   for (const int batch : {1, 8, 32, 64}) {
     seconds.clear();
     seconds_w16.clear();
@@ -124,35 +251,10 @@ int Main(int argc, char** argv) {
       seconds.push_back(Decode(*decoder, pool, slot, batch, 8));
       seconds_w16.push_back(Decode(*w16, pool, rounded.get(), batch, 8));
     }
-    Row(("decode/" + std::to_string(batch)).c_str(), 8.0 * batch, seconds);
-    Row(("decode/" + std::to_string(batch) + "/w16").c_str(), 8.0 * batch, seconds_w16);
+    Row("decode/" + std::to_string(batch) + suffix, 8.0 * batch, seconds);
+    Row("decode/" + std::to_string(batch) + "/w16" + suffix, 8.0 * batch, seconds_w16);
   }
-  // 40 samples of 35 prompt and 15 reply tokens: a step of the demo.
-  std::vector<trainer::TrainingSample> samples(40);
-  for (size_t s = 0; s < samples.size(); ++s) {
-    samples[s].group = MakeGroupId(0, static_cast<uint32_t>(s / 8), 0);
-    samples[s].group_index = static_cast<uint32_t>(s / 8);
-    samples[s].sample_index = static_cast<uint32_t>(s % 8);
-    for (int i = 0; i < 35; ++i) samples[s].prompt.push_back(100 + i);
-    for (int i = 0; i < 15; ++i) samples[s].reply.push_back(200 + i + static_cast<int>(s));
-    samples[s].log_probs.assign(15, -3.0f);
-    samples[s].advantage = s % 2 == 0 ? 1 : -1;
-    samples[s].trained = true;
-  }
-  seconds.clear();
-  std::vector<double> forward, backward, optimizer;
-  for (int i = 0; i < kRuns; ++i) {
-    const double start = Now();
-    const auto update = OrExit(run->Update(samples, 5, false));
-    seconds.push_back(Now() - start);
-    forward.push_back(update.forward_seconds);
-    backward.push_back(update.backward_seconds);
-    optimizer.push_back(update.optimizer_seconds);
-  }
-  Row("train/demo", 40 * 50, seconds);
-  Row("train/demo/forward", 40 * 50, forward);
-  Row("train/demo/backward", 40 * 50, backward);
-  Row("train/demo/optimizer", 40 * 50, optimizer);
+  if (options.train) Train(suffix, *run);
   return 0;
 }
 
