@@ -12,38 +12,9 @@
 #include <utility>
 
 namespace titan::runtime {
-namespace {
-
-// A descriptor that closes itself.
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
-
-Status SystemError(int error, std::string_view what, std::string_view path) {
-  StatusCode code = StatusCode::kUnavailable;
-  if (error == ENOENT) code = StatusCode::kNotFound;
-  if (error == EACCES || error == EROFS || error == ENOTDIR || error == EPERM || error == EEXIST) {
-    code = StatusCode::kFailedPrecondition;
-  }
-  if (error == ENOSPC || error == EDQUOT || error == EMFILE) code = StatusCode::kResourceExhausted;
-  return MakeStatus(
-      code, std::string(what) + " '" + std::string(path) + "': " + std::string(strerror(error)));
-}
 
 StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return SystemError(errno, "cannot open", path);
   std::string content;
   char buffer[65536];
@@ -58,36 +29,6 @@ StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
     }
     content.append(buffer, static_cast<size_t>(n));
   }
-}
-
-Status WriteFileAtomically(const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".new." + std::to_string(getpid());
-  {
-    Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (fd.get() < 0) return SystemError(errno, "cannot create", temporary);
-    size_t done = 0;
-    while (done < content.size()) {
-      const ssize_t n = write(fd.get(), content.data() + done, content.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) {
-        const int error = errno;
-        unlink(temporary.c_str());
-        return SystemError(error, "cannot write", temporary);
-      }
-      done += static_cast<size_t>(n);
-    }
-    if (fsync(fd.get()) != 0) return SystemError(errno, "cannot sync", temporary);
-  }
-  if (rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    unlink(temporary.c_str());
-    return SystemError(error, "cannot rename to", path);
-  }
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  Fd dir(open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (dir.get() < 0) return SystemError(errno, "cannot open folder", folder);
-  if (fsync(dir.get()) != 0) return SystemError(errno, "cannot sync folder", folder);
-  return OkStatus();
 }
 
 Status MakeWritableFolder(const std::string& path) {
@@ -116,7 +57,7 @@ StatusOr<FileLock> FileLock::Acquire(const std::string& path) {
 }
 
 bool FileLock::IsHeld(const std::string& path) {
-  Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  const FileDescriptor fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) return false;
   return flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }

@@ -9,23 +9,20 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/durable_file.h"
 #include "core/base/status.h"
 
 namespace titan::runtime {
+
+using titan::SystemError;
+using titan::WriteFileAtomically;
 
 // The content. NotFound; ResourceExhausted when it has more than max_bytes; else the system's
 // reason.
 StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes = 64u << 20);
 
-// Writes a neighbour file, syncs it, renames it over `path` and syncs the folder: durable when it
-// returns.
-Status WriteFileAtomically(const std::string& path, std::string_view content);
-
 // Makes a folder and its parents; FailedPrecondition when it cannot be made or written to.
 Status MakeWritableFolder(const std::string& path);
-
-// "<what> '<path>': <text of errno>" with the code that fits.
-Status SystemError(int error, std::string_view what, std::string_view path);
 
 // An advisory lock (flock) on a file, held until destroyed or the process ends.
 class FileLock {
