@@ -49,24 +49,32 @@ std::string Table(const std::vector<Row>& rows) {
 std::string CompletionScript(const CLI::App& parser, const std::string& shell) {
   std::vector<Row> rows;
   Collect(parser, "", &rows);
-  std::string lookup = "_titanctl_lookup() {\n  local at=\"$1\"\n" + Table(rows) + "}\n";
-  if (shell == "bash") {
-    return "# bash completion of titanctl; use it with: source <(titanctl completion bash)\n" +
-           lookup + R"(_titanctl() {
-  local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}"
-  local at="" commands="" options="" word i
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    word="${COMP_WORDS[i]}"
+  // What both shells run. The callers own the variables that it sets.
+  const std::string shared = "_titanctl_lookup() {\n  local at=\"$1\"\n" + Table(rows) + R"(}
+# The words before the current one: what may follow them, in commands, options and values.
+_titanctl_walk() {
+  local word previous=""
+  at="" commands="" options="" values=""
+  for word in "$@"; do
     _titanctl_lookup "$at"
     if [[ " $commands " == *" $word "* ]]; then at="${at:+$at }$word"; fi
+    previous="$word"
   done
-  commands="" options=""
   _titanctl_lookup "$at"
   case "$previous" in
-    -o | --output) COMPREPLY=($(compgen -W "table json" -- "$current")); return ;;
-    completion) COMPREPLY=($(compgen -W "bash zsh" -- "$current")); return ;;
+    -o | --output) values="table json" ;;
+    completion) values="bash zsh" ;;
   esac
-  if [[ "$current" == -* ]]; then
+}
+)";
+  if (shell == "bash") {
+    return "# bash completion of titanctl; use it with: source <(titanctl completion bash)\n" +
+           shared + R"(_titanctl() {
+  local current="${COMP_WORDS[COMP_CWORD]}" at commands options values
+  _titanctl_walk "${COMP_WORDS[@]:1:COMP_CWORD-1}"
+  if [[ -n "$values" ]]; then
+    COMPREPLY=($(compgen -W "$values" -- "$current"))
+  elif [[ "$current" == -* ]]; then
     COMPREPLY=($(compgen -W "$options" -- "$current"))
   elif [[ -n "$commands" ]]; then
     COMPREPLY=($(compgen -W "$commands" -- "$current"))
@@ -79,21 +87,12 @@ complete -o filenames -F _titanctl titanctl
   }
   return "#compdef titanctl\n# zsh completion of titanctl; put it into a folder of $fpath as "
          "_titanctl\n" +
-         lookup + R"(_titanctl() {
-  local current="${words[CURRENT]}" previous="${words[CURRENT-1]}"
-  local at="" commands="" options="" word i
-  for ((i = 2; i < CURRENT; i++)); do
-    word="${words[i]}"
-    _titanctl_lookup "$at"
-    if [[ " $commands " == *" $word "* ]]; then at="${at:+$at }$word"; fi
-  done
-  commands="" options=""
-  _titanctl_lookup "$at"
-  case "$previous" in
-    -o | --output) compadd -- table json; return ;;
-    completion) compadd -- bash zsh; return ;;
-  esac
-  if [[ "$current" == -* ]]; then
+         shared + R"(_titanctl() {
+  local current="${words[CURRENT]}" at commands options values
+  _titanctl_walk "${words[@]:1:CURRENT-2}"
+  if [[ -n "$values" ]]; then
+    compadd -- ${=values}
+  elif [[ "$current" == -* ]]; then
     compadd -- ${=options}
   elif [[ -n "$commands" ]]; then
     compadd -- ${=commands}

@@ -41,25 +41,28 @@ h2{font-size:18px;margin:36px 0 12px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:20px 0 0}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .tile b{display:block;font-size:19px;font-weight:600;line-height:1.35;overflow-wrap:anywhere}
-.tile span{color:var(--dim);font-size:13px}
+.tile span{display:block;color:var(--dim);font-size:13px;line-height:1.35}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:16px}
-figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;display:flex;flex-direction:column}
 figcaption{font-weight:600;margin-bottom:4px}
-svg{display:block;width:100%;height:auto}
+svg{display:block;width:100%;height:auto;margin-top:auto}
 svg text{font-size:10.5px;fill:var(--dim)}
 .grid{stroke:var(--line);stroke-width:1}
 .legend{margin:0 0 4px;font-size:12.5px;color:var(--dim);display:flex;flex-wrap:wrap;gap:2px 12px}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:5px}
 .none{color:var(--dim);margin:24px 0}
-.sides{display:grid;grid-template-columns:1fr 1fr;gap:16px}
-.sides>div{min-width:0}
-.group{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px;margin-bottom:12px}
+.sides{display:grid;grid-template-columns:1fr 1fr;gap:12px 16px}
+.sides h3{font-size:16px;margin:0}
+.group{min-width:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:12px}
+.group .sub{font-size:13px}
+.alone{grid-template-columns:1fr}
 .group h4{margin:0 0 6px;font-size:13px;font-weight:600;color:var(--dim);overflow-wrap:anywhere}
 pre{margin:0;white-space:pre-wrap;overflow-wrap:anywhere;font:13px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .prompt{color:var(--dim);border-left:3px solid var(--line);padding-left:8px;margin-bottom:8px}
 .reply{border-top:1px solid var(--line);padding-top:6px;margin-top:6px}
 .reply em{font-style:normal;font-size:12.5px;color:var(--dim);display:block}
 .reply em b{color:var(--fg)}
+.only{display:none}
 .scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
 th,td{padding:5px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
@@ -67,7 +70,8 @@ tr:last-child td{border-bottom:0}
 th{color:var(--dim);font-weight:600;background:var(--card)}
 details{margin-top:12px}summary{cursor:pointer;font-weight:600;padding:6px 0}
 footer{margin-top:40px;color:var(--dim);font-size:13px}
-@media (max-width:700px){main{padding:16px 12px 40px}h1{font-size:21px}.sides{grid-template-columns:1fr}.tiles{grid-template-columns:1fr 1fr}}
+@media (max-width:700px){main{padding:16px 12px 40px}h1{font-size:21px}.tiles{grid-template-columns:1fr 1fr;gap:8px}
+.tile{padding:8px 10px}.tile b{font-size:16px}.sides{grid-template-columns:1fr}.sides h3{display:none}.only{display:inline}}
 )";
 
 std::string Time(int64_t unix_ms) {
@@ -166,13 +170,14 @@ std::string Charts(const ReportInput& input) {
   });
   equal.color = 2;
   differing.color = 4;
-  html += Chart({equal, differing},
-                {.title = "Parity: tokens compared with the rollout", .stacked_bars = true});
+  html += Chart(
+      {equal, differing},
+      {.title = "Parity: tokens compared with the rollout", .stacked_bars = true, .whole_y = true});
   html += Chart(
       {Series("tokens", steps, [](const StepReport& s) { return s.completion_tokens_mean(); })},
       {.title = "Mean completion length, tokens"});
   html += Chart({Series("age", steps, [](const StepReport& s) { return double(s.age()); })},
-                {.title = "Policy age, steps"});
+                {.title = "Policy age, steps", .whole_y = true});
   html += Chart(
       {Series("wait", steps, [](const StepReport& s) { return s.phases().wait_for_samples(); }),
        Series("parity forward", steps,
@@ -191,7 +196,7 @@ std::string Charts(const ReportInput& input) {
       {Series("trained", steps, [](const StepReport& s) { return double(s.groups_trained()); }),
        Series("not trainable", steps,
               [](const StepReport& s) { return double(s.groups_untrainable()); })},
-      {.title = "Groups of a step", .stacked_bars = true});
+      {.title = "Groups of a step", .stacked_bars = true, .whole_y = true});
   html += Chart({Series("norm", steps, [](const StepReport& s) { return s.gradient_norm(); })},
                 {.title = "Gradient norm"});
   return html + "</div>\n";
@@ -201,10 +206,12 @@ std::string GroupHtml(const ListRolloutsResponse& group) {
   const std::string fate = !group.closed()     ? "open"
                            : group.trainable() ? "trained"
                                                : "not trained: " + group.reason();
-  std::string html =
-      fmt::format("<div class=\"group\"><h4>{}{} \xc2\xb7 version {} \xc2\xb7 {}</h4>",
-                  group.data_id().empty() ? "" : EscapeHtml(group.data_id()) + " \xc2\xb7 ",
-                  FormatGroupId(group.group_id()), group.version(), EscapeHtml(fate));
+  // A narrow page shows both sides in one column: there each group says its step.
+  std::string html = fmt::format(
+      "<div class=\"group\"><h4><span class=\"only\">Step {} \xc2\xb7 </span>{}{} \xc2\xb7 version "
+      "{} \xc2\xb7 {}</h4>",
+      group.step(), group.data_id().empty() ? "" : EscapeHtml(group.data_id()) + " \xc2\xb7 ",
+      FormatGroupId(group.group_id()), group.version(), EscapeHtml(fate));
   if (!group.prompt().empty()) {
     html += "<pre class=\"prompt\">" + EscapeHtml(Cut(group.prompt())) + "</pre>";
   }
@@ -239,17 +246,19 @@ std::vector<ListRolloutsResponse> Arrange(const std::vector<ListRolloutsResponse
   return arranged;
 }
 
+// Row by row, so that what stands side by side starts at one height.
 std::string Samples(const ReportInput& input) {
   if (input.first.empty()) return "";
-  std::string html = "<h2>Samples from the start and the end</h2><div class=\"sides\">\n";
-  const auto side = [&](const std::vector<ListRolloutsResponse>& groups,
-                        const std::vector<ListRolloutsResponse>& others) {
-    html += fmt::format("<div><h3>Step {}</h3>", groups.front().step());
-    for (const auto& group : Arrange(groups, others)) html += GroupHtml(group);
-    html += "</div>";
-  };
-  side(input.first, input.last);
-  if (!input.last.empty()) side(input.last, input.first);
+  const auto left = Arrange(input.first, input.last), right = Arrange(input.last, input.first);
+  std::string html = fmt::format(
+      "<h2>Samples from the start and the end</h2><div class=\"sides{}\">\n<h3>Step {}</h3>",
+      right.empty() ? " alone" : "", left.front().step());
+  if (!right.empty()) html += fmt::format("<h3>Step {}</h3>", right.front().step());
+  html += "\n";
+  for (size_t i = 0; i < std::max(left.size(), right.size()); ++i) {
+    html += i < left.size() ? GroupHtml(left[i]) : "<div></div>\n";
+    if (!right.empty()) html += i < right.size() ? GroupHtml(right[i]) : "<div></div>\n";
+  }
   return html + "</div>\n";
 }
 

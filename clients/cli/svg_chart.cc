@@ -70,6 +70,7 @@ std::string Axes(const Frame& frame, const ChartOptions& options) {
   std::string svg;
   for (const double y : NiceTicks(frame.y_low, frame.y_high, 4)) {
     if (y < frame.y_low - 1e-12 || y > frame.y_high + 1e-12) continue;
+    if (options.whole_y && y != std::floor(y)) continue;
     svg += fmt::format(
         "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>", kLeft,
         kWidth - kRight, frame.Y(y), frame.Y(y));
@@ -109,7 +110,8 @@ std::string Lines(const std::vector<ChartSeries>& series, const ChartOptions& op
     }
     svg +=
         fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>", path, color);
-    const double radius = series[i].points.size() > 60 ? 1.5 : 3;
+    const size_t n = series[i].points.size();
+    const double radius = n > 60 ? 1.5 : n > 20 ? 2.2 : 3;
     for (const auto& [x, y] : series[i].points) {
       if (!std::isfinite(y)) continue;
       svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" fill=\"{}\">{}</circle>",

@@ -29,6 +29,7 @@ struct ChartOptions {
   std::string unit;                    // after the numbers of the y axis
   std::optional<double> y_min, y_max;  // default: from the data, zero included
   bool stacked_bars = false;           // each x is one bar, the series on top of each other
+  bool whole_y = false;                // the y axis names whole numbers only
 };
 
 // A figure: title, legend when there are several series, the drawing. Says "no data" without
