@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <sstream>
 
 #include "core/base/hash.h"
+#include "core/base/nearest_name.h"
 #include "core/formats/json.h"
 
 namespace titan::orchestrator {
@@ -16,7 +18,7 @@ constexpr uint64_t kMaxSequenceTokens = 1u << 17;
 
 class Checker {
  public:
-  explicit Checker(SpecCheck* out) : out_(*out) {}
+  Checker(const JobSpec& spec, SpecCheck* out) : spec_(spec), out_(*out) {}
 
   void Problem(std::string path, std::string description) {
     out_.problems.push_back({std::move(path), std::move(description)});
@@ -32,22 +34,30 @@ class Checker {
       list += list.empty() ? "" : ", ";
       list += name;
     }
-    Problem(path, "is \"" + value + "\"; valid: " + list);
+    const std::string nearest = NearestName(value, {allowed.begin(), allowed.end()});
+    Problem(
+        path,
+        "is \"" + value + "\"; " +
+            (nearest.empty() || allowed.size() == 1 ? "" : "did you mean \"" + nearest + "\"? ") +
+            "valid: " + list);
   }
   void Between(const char* path, uint64_t value, uint64_t low, uint64_t high) {
-    if (value < low || value > high) {
-      Problem(path, "is " + std::to_string(value) + "; valid: " + std::to_string(low) + " to " +
-                        std::to_string(high));
-    }
+    if (value >= low && value <= high) return;
+    const bool missing = value == 0 && spec_.given.count(path) == 0;
+    Problem(path, (missing ? "is required" : "is " + std::to_string(value)) +
+                      "; valid: " + std::to_string(low) + " to " + std::to_string(high));
   }
   // low <= value < high (or <= high if closed), finite.
   void Number(const char* path, double value, bool valid, const char* range) {
     if (!std::isfinite(value) || !valid) {
-      Problem(path, "is " + std::to_string(value) + "; valid: " + range);
+      std::ostringstream text;
+      text << value;  // short, and says 1e-320 where a fixed form says 0.000000
+      Problem(path, "is " + text.str() + "; valid: " + range);
     }
   }
 
  private:
+  const JobSpec& spec_;
   SpecCheck& out_;
 };
 
@@ -129,7 +139,7 @@ std::optional<AdvantageKind> AdvantageKindOf(std::string_view name) {
 
 SpecCheck CheckJobSpec(const JobSpec& spec) {
   SpecCheck out;
-  Checker check(&out);
+  Checker check(spec, &out);
   if (spec.name.size() > 128) check.Problem("name", "is longer than 128 characters");
   if (std::any_of(spec.name.begin(), spec.name.end(),
                   [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7f; })) {

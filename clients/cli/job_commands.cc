@@ -63,7 +63,13 @@ int WatchUntilItEnds(const Common& common, runtime::ShutdownSignal& signal,
 // Problems that the orchestrator found, each with its place in the job file.
 Status WithPlaces(const Status& status, const rpc::ConfigOrigins& origins) {
   const auto info = rpc::ErrorInfoOf(status);
-  if (!info.has_value() || info->fields().empty()) return status;
+  if (info.has_value() && info->fields().empty()) return status;
+  if (!info.has_value()) {
+    // "data.path: ..." of what a file that the job names holds.
+    const std::string message = MessageOf(status);
+    const std::string field = message.substr(0, message.find(": "));
+    return origins.IsDefault(field) ? status : Annotate(status, origins.Of(field));
+  }
   rpc::ConfigProblems problems;
   for (const auto& field : info->fields()) problems.push_back({field.path(), field.description()});
   return rpc::ProblemsToStatus(problems, origins);
@@ -115,7 +121,7 @@ int CheckOnly(const Common& common, const SubmitOptions& options, const cluster:
 
 int Submit(const Common& common, const SubmitOptions& options) {
   std::optional<runtime::ShutdownSignal> signal;
-  if (options.watch) signal.emplace();
+  if (options.watch) signal.emplace(kSecondSignal);
   const auto file = cluster::ReadJobFile(options.file, options.set);
   if (!file.ok()) {
     Fail(file.status());
@@ -177,7 +183,7 @@ int GetJob(const Common& common, const std::string& job_id) {
 }
 
 int Watch(const Common& common, const std::string& job_id) {
-  runtime::ShutdownSignal signal;
+  runtime::ShutdownSignal signal(kSecondSignal);
   auto client = ConnectTo(common);
   if (!client.ok()) return Fail(client.status());
   return WatchUntilItEnds(common, signal, **client, job_id);

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cluster/cluster_config.h"
 
+#include <google/protobuf/descriptor.h>
 #include <sys/un.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/runtime/address.h"
 
 namespace titan::cluster {
 namespace {
@@ -43,7 +49,76 @@ void ValidateGenerator(const std::string& path, const GeneratorConfig& config,
   RefuseFilledIn(path + ".weightstore_socket", config.weightstore_socket(), problems);
 }
 
+// A port that every generator would listen on.
+void RefuseSharedPort(const ClusterConfig& cluster, const std::string& field,
+                      const std::string& (DaemonConfig::*of)() const,
+                      rpc::ConfigProblems* problems) {
+  const auto address = runtime::ParseHostPort((cluster.generator().daemon().*of)());
+  if (!address.ok() || address->port == 0) return;  // the daemons say what is malformed
+  uint32_t users = 0;
+  for (uint32_t i = 0; i < std::min(cluster.num_generators(), kMaxGenerators); ++i) {
+    const bool own = i < static_cast<uint32_t>(cluster.generators_size()) &&
+                     !(cluster.generators(static_cast<int>(i)).daemon().*of)().empty();
+    users += own ? 0 : 1;
+  }
+  if (users < 2) return;
+  problems->push_back({"generator.daemon." + field,
+                       "is one port for " + std::to_string(users) +
+                           " generators; leave it out (each takes a free port), or give each its "
+                           "own under generators[i].daemon." +
+                           field});
+}
+
+// Every leaf that `message` sets, with its path.
+void CollectSet(const google::protobuf::Message& message, const std::string& path,
+                std::vector<std::string>* out) {
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const auto* field : fields) {
+    const std::string here = path.empty() ? field->name() : path + "." + field->name();
+    if (!field->is_repeated() &&
+        field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) {
+      CollectSet(message.GetReflection()->GetMessage(message, field), here, out);
+    } else {
+      out->push_back(here);
+    }
+  }
+}
+
+void WarnOfDelaySeed(const std::string& path, const DaemonConfig& daemon,
+                     std::vector<std::string>* warnings) {
+  if (daemon.debug().rpc_delay_seed() == 0 || daemon.debug().rpc_delay_max_ms() > 0) return;
+  warnings->push_back(path + ".daemon.debug.rpc_delay_seed has no effect: " + path +
+                      ".daemon.debug.rpc_delay_max_ms is 0");
+}
+
 }  // namespace
+
+std::vector<std::string> ClusterWarnings(const ClusterConfig& cluster) {
+  std::vector<std::string> warnings;
+  std::vector<std::string> common;
+  CollectSet(cluster.generator(), "", &common);
+  const auto given = static_cast<uint32_t>(cluster.generators_size());
+  if (given > 0 && given >= cluster.num_generators()) {
+    std::map<std::string, uint32_t> own;
+    for (const GeneratorConfig& generator : cluster.generators()) {
+      std::vector<std::string> fields;
+      CollectSet(generator, "", &fields);
+      for (const std::string& field : fields) ++own[field];
+    }
+    for (const std::string& field : common) {
+      if (own[field] < given) continue;
+      warnings.push_back("generator." + field + " has no effect: every entry of generators sets " +
+                         field);
+    }
+  }
+  WarnOfDelaySeed("orchestrator", cluster.orchestrator().daemon(), &warnings);
+  WarnOfDelaySeed("generator", cluster.generator().daemon(), &warnings);
+  WarnOfDelaySeed("trainer", cluster.trainer().daemon(), &warnings);
+  WarnOfDelaySeed("weightstore", cluster.weightstore().daemon(), &warnings);
+  WarnOfDelaySeed("reward", cluster.reward().daemon(), &warnings);
+  return warnings;
+}
 
 void FillClusterDefaults(ClusterConfig* cluster) {
   cluster->set_num_generators(kDefaultGenerators);
@@ -59,7 +134,8 @@ void ValidateCluster(const ClusterConfig& cluster, rpc::ConfigProblems* problems
                                             " bytes; choose a shorter folder"});
   }
   if (cluster.num_generators() < 1 || cluster.num_generators() > kMaxGenerators) {
-    problems->push_back({"num_generators", "wants 1 to " + std::to_string(kMaxGenerators)});
+    problems->push_back({"num_generators", "is " + std::to_string(cluster.num_generators()) +
+                                               "; valid: 1 to " + std::to_string(kMaxGenerators)});
   }
   if (static_cast<uint32_t>(cluster.generators_size()) > cluster.num_generators()) {
     problems->push_back({"generators", "has more entries than num_generators"});
@@ -77,6 +153,8 @@ void ValidateCluster(const ClusterConfig& cluster, rpc::ConfigProblems* problems
   RefuseFilledIn("trainer.weightstore_address", cluster.trainer().weightstore_address(), problems);
   RefuseFilledIn("trainer.weightstore_socket", cluster.trainer().weightstore_socket(), problems);
   ValidateGenerator("generator", cluster.generator(), problems);
+  RefuseSharedPort(cluster, "listen", &DaemonConfig::listen, problems);
+  RefuseSharedPort(cluster, "health_listen", &DaemonConfig::health_listen, problems);
   for (int i = 0; i < cluster.generators_size(); ++i) {
     ValidateGenerator("generators[" + std::to_string(i) + "]", cluster.generators(i), problems);
   }

@@ -20,6 +20,8 @@ inline constexpr uint32_t kMaxGenerators = 64;
 void FillClusterDefaults(config::v1::ClusterConfig* cluster);
 // Fields that only the cluster may set (names, folders, addresses), ranges, path lengths.
 void ValidateCluster(const config::v1::ClusterConfig& cluster, rpc::ConfigProblems* problems);
+// Fields that are set but have no effect, one sentence each.
+std::vector<std::string> ClusterWarnings(const config::v1::ClusterConfig& cluster);
 
 // <data folder>/ws.sock.
 std::string SocketPath(const config::v1::ClusterConfig& cluster);

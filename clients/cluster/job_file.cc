@@ -79,8 +79,10 @@ Status ReadChain(const std::string& file, const std::string& named_by,
   seen.push_back(self);
   const auto text = runtime::ReadFile(file, kMaxFileBytes);
   if (!text.ok()) {
-    return InvalidArgument((named_by.empty() ? "" : named_by + ": extends: ") +
-                           MessageOf(text.status()));
+    const bool large = text.status().code() == StatusCode::kResourceExhausted;
+    return InvalidArgument(
+        (named_by.empty() ? "" : named_by + ": extends: ") + MessageOf(text.status()) +
+        (large ? "; a job file is JSON text, is this another kind of file?" : ""));
   }
   TITAN_ASSIGN_OR_RETURN(JsonNode root, rpc::ParseJsonTree(*text, file));
   const auto extends = std::find_if(root.members.begin(), root.members.end(),

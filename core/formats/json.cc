@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -48,6 +49,31 @@ class StrictKeys {
 
 const Json kNull;
 
+// What is wrong at byte `at` (1-based, of the last byte that was read), in words for people; the
+// library's own text names its rules and classes.
+std::string Describe(std::string_view text, size_t at, std::string_view library) {
+  const auto says = [&](std::string_view words) {
+    return library.find(words) != std::string_view::npos;
+  };
+  const size_t end = std::min(at == 0 ? 0 : at - 1, text.size());
+  const auto line = std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(end), '\n') + 1;
+  const size_t start = end == 0 ? std::string_view::npos : text.rfind('\n', end - 1);
+  const size_t column = end - (start == std::string_view::npos ? 0 : start + 1) + 1;
+  const bool one_line = text.find('\n') == std::string_view::npos;
+  const std::string place =
+      one_line ? fmt::format("column {}", column) : fmt::format("line {}, column {}", line, column);
+  if (says("ill-formed UTF-8")) return place + ": a byte that is not UTF-8";
+  if (says("control character")) return place + ": a control character in a string";
+  if (says("surrogate")) return place + ": half of a surrogate pair in a string";
+  if (says("escape") || says("followed by 4 hex digits")) return place + ": an unknown escape";
+  if (end >= text.size()) return place + ": the text ends where it should go on";
+  const auto byte = static_cast<unsigned char>(text[end]);
+  if (says("missing closing quote")) return place + ": a string is not closed";
+  if (byte < 0x20 || byte > 0x7e)
+    return fmt::format("{}: byte 0x{:02x} should not stand here", place, byte);
+  return fmt::format("{}: '{}' should not stand here", place, text[end]);
+}
+
 }  // namespace
 
 StatusOr<Json> ParseJson(std::string_view text, std::string_view where) {
@@ -57,9 +83,14 @@ StatusOr<Json> ParseJson(std::string_view text, std::string_view where) {
       return keys.OnEvent(depth, event, parsed);
     });
     if (keys.problem().empty()) return value;
-  } catch (const Json::exception& error) {
+  } catch (const Json::parse_error& error) {
     if (keys.problem().empty()) {
-      return InvalidArgument(fmt::format("{}: not valid JSON: {}", where, error.what()));
+      return InvalidArgument(
+          fmt::format("{}: not valid JSON: {}", where, Describe(text, error.byte, error.what())));
+    }
+  } catch (const Json::exception&) {  // the only other one of the parser
+    if (keys.problem().empty()) {
+      return InvalidArgument(fmt::format("{}: a number is out of range", where));
     }
   }
   return InvalidArgument(fmt::format("{}: {}", where, keys.problem()));

@@ -31,12 +31,10 @@ void Validate(const GeneratorConfig& config, rpc::ConfigProblems* problems) {
   rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
   rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
   if (config.weightstore_socket().empty()) {
-    problems->push_back({"weightstore_socket", "required: path of the store's unix socket"});
+    problems->push_back({"weightstore_socket", "is required: path of the store's unix socket"});
   }
   const auto range = [problems](const char* path, uint64_t value, uint64_t low, uint64_t high) {
-    if (value >= low && value <= high) return;
-    problems->push_back({path, "is " + std::to_string(value) + "; valid: " + std::to_string(low) +
-                                   " to " + std::to_string(high)});
+    rpc::ValidateRange(path, value, low, high, "", problems);
   };
   range("kernels.threads", config.kernels().threads(), 1, 1024);
   range("max_versions", config.max_versions(), 1, 64);

@@ -41,12 +41,9 @@ rpc::DaemonSpec<config::v1::OrchestratorConfig> MakeDaemonSpec() {
   };
   spec.validate = [](const Config& config, rpc::ConfigProblems* problems) {
     rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-    if (config.worker_timeout_ms() < 100 || config.worker_timeout_ms() > 600000) {
-      problems->push_back({"worker_timeout_ms", "must be 100 to 600000"});
-    }
-    if (config.rpc_deadline_ms() < 100 || config.rpc_deadline_ms() > 600000) {
-      problems->push_back({"rpc_deadline_ms", "must be 100 to 600000"});
-    }
+    rpc::ValidateRange("worker_timeout_ms", config.worker_timeout_ms(), 100, 600000, "ms",
+                       problems);
+    rpc::ValidateRange("rpc_deadline_ms", config.rpc_deadline_ms(), 100, 600000, "ms", problems);
   };
   spec.create = [](const Config& config,
                    rpc::DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {

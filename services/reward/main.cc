@@ -18,9 +18,7 @@ int main(int argc, char** argv) {
   spec.validate = [](const RewardConfig& config, titan::rpc::ConfigProblems* problems) {
     titan::rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(),
                                     problems);
-    if (config.max_batch_items() < 1 || config.max_batch_items() > 4096) {
-      problems->push_back({"max_batch_items", "wants 1 to 4096"});
-    }
+    titan::rpc::ValidateRange("max_batch_items", config.max_batch_items(), 1, 4096, "", problems);
   };
   spec.create = titan::reward::RewardService::Create;
   return titan::rpc::DaemonMain(argc, argv, std::move(spec));

@@ -36,6 +36,8 @@ class Reader {
       Problem(node.position, path, fmt::format("wants an object, has {}", Describe(node.kind)));
       return;
     }
+    // The place of the object is the place of what it lacks.
+    if (node.position.line > 0) origins_->SetFromFile(path, where_, node.position);
     const Descriptor* descriptor = message->GetDescriptor();
     for (const JsonNode::Member& member : node.members) {
       const std::string field_path = path.empty() ? member.name : path + "." + member.name;
@@ -44,7 +46,7 @@ class Reader {
         Problem(member.position, field_path, UnknownField(member.name, descriptor));
         continue;
       }
-      if (member.value.kind == JsonNode::Kind::kNull) continue;  // as if it were not written
+      if (member.value.kind == JsonNode::Kind::kNull) continue;  // as if it were left out
       if (field->is_repeated()) {
         ReadRepeated(member.value, field_path, message, field);
       } else {
@@ -102,9 +104,19 @@ class Reader {
 
   bool WantKind(const JsonNode& node, const std::string& path, JsonNode::Kind kind) {
     if (node.kind == kind) return true;
-    Problem(node.position, path,
-            fmt::format("wants {}, has {}", Describe(kind), Describe(node.kind)));
+    Problem(
+        node.position, path,
+        fmt::format("wants {}, has {}{}", Describe(kind), Describe(node.kind), ShortValue(node)));
     return false;
+  }
+
+  // " \"1.0\"", for people to find it by; nothing for what is long or has parts.
+  static std::string ShortValue(const JsonNode& node) {
+    constexpr size_t kMaxShown = 40;
+    if (node.kind == JsonNode::Kind::kBool) return node.boolean ? ": true" : ": false";
+    if (node.text.empty() || node.text.size() > kMaxShown) return "";
+    if (node.kind == JsonNode::Kind::kNumber) return ": " + node.text;
+    return node.kind == JsonNode::Kind::kString ? ": \"" + node.text + "\"" : "";
   }
 
   template <typename Int>
@@ -214,8 +226,11 @@ void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* m
         for (int i = 0; i < field->enum_type()->value_count(); ++i) {
           names.push_back(field->enum_type()->value(i)->name());
         }
+        const std::string nearest = NearestName(node.text, names);
         Problem(node.position, path,
-                fmt::format("\"{}\" is not one of {}", node.text, fmt::join(names, ", ")));
+                fmt::format("is \"{}\"; {}valid: {}", node.text,
+                            nearest.empty() ? "" : "did you mean \"" + nearest + "\"? ",
+                            fmt::join(names, ", ")));
       } else if (add) {
         r->AddEnum(message, field, value);
       } else {
@@ -321,8 +336,14 @@ Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& ori
   std::string text;
   for (const ConfigProblem& problem : problems) {
     if (!text.empty()) text += "\n";
-    if (!origins.IsDefault(problem.path)) text += origins.Of(problem.path) + ": ";
-    text += problem.path + ": " + problem.description;
+    // What is missing has the place of the object that lacks it.
+    std::string at = problem.path;
+    while (!at.empty() && origins.IsDefault(at)) {
+      const size_t cut = at.find_last_of(".[");
+      at.resize(cut == std::string::npos ? 0 : cut);
+    }
+    if (!origins.IsDefault(at)) text += origins.Of(at) + ": ";
+    text += (problem.path.empty() ? "" : problem.path + ": ") + problem.description;
   }
   return InvalidArgument(text);
 }

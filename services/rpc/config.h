@@ -2,8 +2,8 @@
 //
 // Configuration: strict JSON into a proto message by reflection. An unknown field names the nearest
 // valid one; every problem names file, line, column and field path; every value remembers where it
-// came from. A missing field keeps the value of the message it is read into: fill the defaults in
-// first. Pure functions and values, any thread.
+// came from. A missing field, and one that is null, keeps the value of the message it is read into:
+// fill the defaults in first. Pure functions and values, any thread.
 #ifndef TITAN_SERVICES_RPC_CONFIG_H_
 #define TITAN_SERVICES_RPC_CONFIG_H_
 
@@ -57,8 +57,8 @@ Status ReadConfigTree(const JsonNode& root, const std::string& where,
 Status SetConfigValue(const std::string& assignment, const std::string& flag,
                       google::protobuf::Message* message, ConfigOrigins* origins);
 
-// All problems in one InvalidArgument, each with its place in the file when the value came from
-// one.
+// All problems in one InvalidArgument, each with its place in the file: that of the value, or of
+// the object that lacks it.
 Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins);
 
 // The message as JSON text: numbers as numbers (64 bits too), enums by name, every field with a

@@ -2,6 +2,8 @@
 // The printing half of config.h.
 #include <google/protobuf/descriptor.h>
 
+#include <charconv>
+
 #include <nlohmann/json.hpp>
 
 #include "services/rpc/config.h"
@@ -16,6 +18,15 @@ using google::protobuf::Reflection;
 using Json = nlohmann::ordered_json;
 
 Json MessageToJson(const Message& message, bool all_fields);
+
+// The double that prints as short as the float does (0.7, not 0.699999988) and reads back as it.
+double ShortFloat(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
+  double shortest = value;
+  std::from_chars(text, end, shortest);
+  return static_cast<float>(shortest) == value ? shortest : value;
+}
 
 // index < 0: the singular value.
 Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, bool all_fields) {
@@ -33,7 +44,7 @@ Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, bool
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return one ? r->GetDouble(m, field) : r->GetRepeatedDouble(m, field, index);
     case FieldDescriptor::CPPTYPE_FLOAT:
-      return one ? r->GetFloat(m, field) : r->GetRepeatedFloat(m, field, index);
+      return ShortFloat(one ? r->GetFloat(m, field) : r->GetRepeatedFloat(m, field, index));
     case FieldDescriptor::CPPTYPE_BOOL:
       return one ? r->GetBool(m, field) : r->GetRepeatedBool(m, field, index);
     case FieldDescriptor::CPPTYPE_STRING:

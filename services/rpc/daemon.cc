@@ -49,6 +49,22 @@ std::string MakeIncarnation() {
                           static_cast<uint64_t>(getpid())));
 }
 
+// The smallest configuration that the daemon's own checks accept: the fields without a default.
+std::string ExampleConfig(const DaemonDefinition& definition) {
+  const std::unique_ptr<Message> filled(definition.config->New());
+  filled->CopyFrom(*definition.config);
+  ConfigProblems problems;
+  ValidateDaemon(*definition.daemon_of(filled.get()), &problems);
+  definition.validate(*filled, &problems);
+  std::string text = "{\"daemon\": {\"data_folder\": \"run/" + definition.role + "\"}";
+  for (const ConfigProblem& problem : problems) {
+    if (problem.path.find('.') != std::string::npos) continue;
+    const bool address = problem.path.ends_with("_address");
+    text += ", \"" + problem.path + "\": \"" + (address ? "127.0.0.1:PORT" : "run/ws.sock") + "\"";
+  }
+  return text + "}";
+}
+
 struct Flags {
   std::string config;
   std::string listen;
@@ -69,6 +85,11 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, const DaemonDef
   app.add_option("--log_level", flags->log_level, "debug, info, warning or error");
   app.set_version_flag("--version", std::string("titan-") + definition.role + " " + kVersion);
   app.set_help_flag("--help", "Print this help and exit");
+  const std::string program = "titan-" + definition.role;
+  app.footer("Example:\n  " + program + " --config " + definition.role + ".json\nwith " +
+             definition.role + ".json:\n  " + ExampleConfig(definition) +
+             "\nEvery field and its default: " + program +
+             " --config FILE --print_config. A cluster on one machine needs no files: titanctl up");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -333,9 +354,8 @@ void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* prob
     problems->push_back({"daemon.worker_id",
                          "wants letters, digits, '-' and '_', has '" + daemon.worker_id() + "'"});
   }
-  if (daemon.shutdown_deadline_ms() < 100 || daemon.shutdown_deadline_ms() > 600000) {
-    problems->push_back({"daemon.shutdown_deadline_ms", "wants 100 to 600000 ms"});
-  }
+  ValidateRange("daemon.shutdown_deadline_ms", daemon.shutdown_deadline_ms(), 100, 600000, "ms",
+                problems);
   const auto level = runtime::ParseLogLevel(daemon.log_level());
   if (!level.ok()) problems->push_back({"daemon.log_level", MessageOf(level.status())});
   if (daemon.debug().rpc_delay_max_ms() > 0) {
@@ -345,10 +365,16 @@ void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* prob
       problems->push_back({"daemon.debug.rpc_delay_max_ms",
                            "is a test seam, refused when a listener is not on loopback"});
     }
-    if (daemon.debug().rpc_delay_max_ms() > 60000) {
-      problems->push_back({"daemon.debug.rpc_delay_max_ms", "wants at most 60000 ms"});
-    }
+    ValidateRange("daemon.debug.rpc_delay_max_ms", daemon.debug().rpc_delay_max_ms(), 0, 60000,
+                  "ms", problems);
   }
+}
+
+void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64_t high,
+                   const std::string& unit, ConfigProblems* problems) {
+  if (value >= low && value <= high) return;
+  problems->push_back({path, "is " + std::to_string(value) + "; valid: " + std::to_string(low) +
+                                 " to " + std::to_string(high) + (unit.empty() ? "" : " " + unit)});
 }
 
 void ValidatePeerAddress(const std::string& path, const std::string& address,
@@ -375,7 +401,13 @@ int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
   ConfigOrigins origins;
   const Status resolved = ResolveConfig(flags, &definition, &origins);
   if (!resolved.ok()) {
+    const std::string program = "titan-" + definition.role;
     std::cerr << MessageOf(resolved) << std::endl;
+    if (flags.config.empty()) {
+      std::cerr << program << " wants a configuration: " << program << " --config "
+                << definition.role << ".json, with for example\n  " << ExampleConfig(definition)
+                << "\nor start a whole cluster on this machine: titanctl up" << std::endl;
+    }
     return kExitUsage;
   }
   for (const std::string& warning : WarningsOf(*definition.daemon_of(definition.config.get()))) {

@@ -104,6 +104,9 @@ struct DaemonDefinition {
 void FillDaemonDefaults(const std::string& role, config::v1::DaemonConfig* daemon);
 // Checks of DaemonConfig, paths "daemon....".
 void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* problems);
+// Adds "is 7; valid: 1 to 4 ms" when the value is outside [low, high].
+void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64_t high,
+                   const std::string& unit, ConfigProblems* problems);
 // A required host:port on loopback with a port: adds a problem at `path` otherwise.
 void ValidatePeerAddress(const std::string& path, const std::string& address,
                          ConfigProblems* problems);

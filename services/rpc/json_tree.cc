@@ -8,6 +8,7 @@ namespace titan::rpc {
 namespace {
 
 constexpr int kMaxDepth = 64;
+constexpr char kNotText[] = "not UTF-8, so this is no JSON text; is it another kind of file?";
 
 // Recursive descent over the text; the first problem is kept and ends the parse.
 class Parser {
@@ -18,6 +19,15 @@ class Parser {
     if (!CheckUtf8()) return Failure();
     JsonNode root;
     SkipSpace();
+    if (at_ >= text_.size()) {
+      Fail("the file is empty; it wants one JSON object, { ... }");
+      return Failure();
+    }
+    if (const char c = Peek(); c >= ' ' && c <= '~' && !IsStartOfValue(c)) {
+      Fail(std::string("this is not JSON: it begins with '") + c +
+           "'; wanted is one JSON object, { \"field\": value, ... }");
+      return Failure();
+    }
     if (!Value(0, &root)) return Failure();
     SkipSpace();
     if (at_ < text_.size()) {
@@ -31,6 +41,11 @@ class Parser {
   Status Failure() const {
     return InvalidArgument(where_ + ":" + std::to_string(problem_position_.line) + ":" +
                            std::to_string(problem_position_.column) + ": " + problem_);
+  }
+
+  // Comments have a message of their own.
+  static bool IsStartOfValue(char c) {
+    return std::string_view("{[\"-0123456789tfn/#").find(c) != std::string_view::npos;
   }
 
   bool Fail(std::string problem) {
@@ -291,7 +306,7 @@ class Parser {
       static constexpr uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
       good = good && code >= kSmallest[length] && code <= 0x10ffff &&
              !(code >= 0xd800 && code <= 0xdfff);
-      if (!good) return Fail("not UTF-8");
+      if (!good) return Fail(kNotText);
       for (size_t k = 0; k < length; ++k, ++i) {
         if (text_[i] == '\n') {
           ++position_.line;

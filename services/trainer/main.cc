@@ -28,17 +28,14 @@ void Validate(const TrainerConfig& config, rpc::ConfigProblems* problems) {
   rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
   rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
   if (config.weightstore_socket().empty()) {
-    problems->push_back({"weightstore_socket", "required: path of the store's unix socket"});
-  }
-  if (config.kernels().threads() < 1 || config.kernels().threads() > 1024) {
-    problems->push_back({"kernels.threads", "valid: 1 to 1024"});
-  }
-  if (config.max_pack_tokens() < 2048 || config.max_pack_tokens() > 1 << 20) {
-    problems->push_back({"max_pack_tokens", "valid: 2048 to 1048576"});
+    problems->push_back({"weightstore_socket", "is required: path of the store's unix socket"});
   }
   if (!model::RecomputeFromName(config.recompute()).ok()) {
-    problems->push_back({"recompute", "valid: none, selective, full"});
+    problems->push_back(
+        {"recompute", "is \"" + config.recompute() + "\"; valid: none, selective, full"});
   }
+  rpc::ValidateRange("kernels.threads", config.kernels().threads(), 1, 1024, "", problems);
+  rpc::ValidateRange("max_pack_tokens", config.max_pack_tokens(), 2048, 1 << 20, "", problems);
 }
 
 StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const TrainerConfig& config,

@@ -2,13 +2,13 @@
 #include "services/trainer/train_job.h"
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 #include "core/formats/model_config.h"
 #include "core/formats/model_source.h"
 #include "core/model/model_files.h"
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
 #include "services/contract/contract.h"
 
 namespace titan::services {
@@ -22,18 +22,6 @@ namespace {
 
 // A reader that does not let go of its version within this blocks the run for good.
 constexpr std::chrono::milliseconds kRingWait{60'000};
-
-// Bytes that a new allocation can have without swapping; nothing when the system does not say.
-std::optional<int64_t> AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  int64_t kib = 0;
-  std::string unit;
-  while (file >> name >> kib >> unit) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return std::nullopt;
-}
 
 weightstore::Manifest ManifestOf(const model::Decoder& decoder) {
   weightstore::Manifest manifest;
@@ -139,9 +127,9 @@ Status TrainJob::Load() {
       model::Decoder::Create(
           source->config(), std::min<int64_t>(spec.model().max_sequence_tokens(), context), *mode));
   TITAN_ASSIGN_OR_RETURN(const TrainConfig config, ToTrainConfig(spec, options_.config));
-  const int64_t needed = trainer::TrainRun::MemoryNeeded(*decoder_, config);
-  const auto available = AvailableMemory();
-  if (available && needed > *available) {
+  const auto needed = static_cast<uint64_t>(trainer::TrainRun::MemoryNeeded(*decoder_, config));
+  const auto available = runtime::AvailableMemory();  // a system that does not say is tried
+  if (available.ok() && needed > *available) {
     return ResourceExhausted("training this model needs " + std::to_string(needed >> 20) +
                              " MiB, " + std::to_string(*available >> 20) +
                              " MiB are free; set recompute in the trainer's config, or lower "

@@ -39,11 +39,11 @@ void ValidateConfig(const WeightStoreConfig& config, rpc::ConfigProblems* proble
     problems->push_back(
         {"role", "wants 'both' (leader and host in one process), has '" + config.role() + "'"});
   }
-  if (config.lease_ttl_ms() < kMinLeaseTtlMs || config.lease_ttl_ms() > kMaxLeaseTtlMs) {
-    problems->push_back({"lease_ttl_ms", "wants 100 to 3600000 ms"});
-  }
+  rpc::ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), kMinLeaseTtlMs, kMaxLeaseTtlMs, "ms",
+                     problems);
   if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
-    problems->push_back({"memory_limit_bytes", "wants at least 1048576 bytes"});
+    problems->push_back({"memory_limit_bytes", "is " + std::to_string(config.memory_limit_bytes()) +
+                                                   "; valid: at least 1048576 bytes"});
   }
   if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
     const Status path = CheckSocketPath(SocketPathOf(config));

@@ -53,7 +53,10 @@ TEST(DatasetTest, ErrorsNameFileLineAndField) {
     std::string line;
     std::string named;
   } cases[] = {
-      {"{\"id\":\"b\",\"prompt\":\"cut", "f.jsonl:2"},
+      {"{\"id\":\"b\",\"prompt\":\"cut",
+       "f.jsonl:2: not valid JSON: column 24: the text ends where it should go on"},
+      {"{\"id\":\"b\",\"prompt\":p}", "f.jsonl:2: not valid JSON: column 20: 'p' should"},
+      {"{\"id\":\"b\",\"answer\":1e999}", "f.jsonl:2: a number is out of range"},
       {"[1]", "f.jsonl:2"},
       {"{\"prompt\":\"p\"}", "f.jsonl:2: id"},
       {"{\"id\":1.5,\"prompt\":\"p\"}", "f.jsonl:2: id"},
@@ -66,13 +69,15 @@ TEST(DatasetTest, ErrorsNameFileLineAndField) {
       {"{\"id\":\"b\",\"prompt\":\"p\",\"answer\":[1]}", "f.jsonl:2: answer"},
       {"{\"id\":\"b\",\"prompt\":\"p\",\"metadata\":3}", "f.jsonl:2: metadata"},
       {"{\"id\":\"b\",\"id\":\"c\",\"prompt\":\"p\"}", "f.jsonl:2"},
-      {"{\"id\":\"b\",\"prompt\":\"\xff\"}", "f.jsonl:2"},
+      {"{\"id\":\"b\",\"prompt\":\"\xff\"}",
+       "f.jsonl:2: not valid JSON: column 21: a byte that is not UTF-8"},
   };
   for (const auto& c : cases) {
     const auto data = ParseDataset(good + c.line + "\n", "f.jsonl");
     ASSERT_FALSE(data.ok()) << c.line;
     EXPECT_EQ(data.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(MessageOf(data.status()).rfind(c.named, 0), 0u) << MessageOf(data.status());
+    EXPECT_EQ(MessageOf(data.status()).find("exception"), std::string::npos) << c.line;
   }
   EXPECT_FALSE(ParseDataset("", "f.jsonl").ok());
   EXPECT_FALSE(ParseDataset("\n \n", "f.jsonl").ok());

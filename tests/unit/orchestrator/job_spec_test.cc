@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 
 #include "orchestrator/reports.h"
 #include "tests/support/orchestrator_simulation.h"
@@ -100,6 +101,23 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
   }
   JobSpec empty;
   EXPECT_GE(CheckJobSpec(empty).problems.size(), 6u);
+}
+
+TEST(JobSpecTest, ProblemsNameTheValueAndTheNearestValidOne) {
+  JobSpec spec = MakeSpec();
+  spec.training.advantage = "group_means";
+  spec.training.max_gradient_norm = -2.5;
+  spec.kind = "sft";
+  const SpecCheck check = CheckJobSpec(spec);
+  std::map<std::string, std::string> problems;
+  for (const auto& problem : check.problems) problems[problem.path] = problem.description;
+  ASSERT_EQ(problems.size(), 3u);
+  EXPECT_EQ(problems["training.advantage"],
+            "is \"group_means\"; did you mean \"group_mean\"? valid: group_zscore_population, "
+            "group_zscore_sample, group_mean");
+  EXPECT_EQ(problems["training.max_gradient_norm"].rfind("is -2.5; valid: ", 0), 0u)
+      << problems["training.max_gradient_norm"];
+  EXPECT_EQ(problems["kind"], "is \"sft\"; valid: rl");
 }
 
 TEST(JobSpecTest, FieldsWithoutEffectWarnOnlyWhenGiven) {

@@ -43,7 +43,7 @@ TEST(ConfigTest, UnknownFieldNamesPlaceAndNearestName) {
 
 TEST(ConfigTest, WrongTypesAndRangesAreRefusedWithThePath) {
   EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": \"3\"}"),
-            "c.json:1:18: max_versions: wants a number, has a string");
+            "c.json:1:18: max_versions: wants a number, has a string: \"3\"");
   EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": 3.5}"),
             "c.json:1:18: max_versions: wants an integer, has 3.5");
   EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": -1}"),
@@ -53,7 +53,11 @@ TEST(ConfigTest, WrongTypesAndRangesAreRefusedWithThePath) {
   EXPECT_EQ(ErrorOf<JobSpec>("{\"rollout\": {\"temperature\": 1e39}}"),
             "c.json:1:29: rollout.temperature: 1e39 is out of range of the type");
   EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": 3}"),
-            "c.json:1:14: training: wants an object, has a number");
+            "c.json:1:14: training: wants an object, has a number: 3");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": {\"max_gradient_norm\": true}}"),
+            "c.json:1:36: training.max_gradient_norm: wants a number, has a boolean: true");
+  EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": {\"max_gradient_norm\": 1e-400}}"),
+            "c.json:1:36: training.max_gradient_norm: 1e-400 is out of range of the type");
   EXPECT_EQ(ErrorOf<JobSpec>("{\"name\": [null]}"),
             "c.json:1:10: name: wants a string, has an array");
   EXPECT_EQ(ErrorOf<ClusterConfig>("{\"generators\": [{}, {\"daemon\": {\"listn\": \"x\"}}]}"),
@@ -84,7 +88,15 @@ TEST(ConfigTest, AllProblemsAreReportedAtOnce) {
 
 TEST(ConfigTest, TextThatIsNotStrictJsonIsRefusedWithThePlace) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "c.json:1:1: the document ends where a value should stand"},
+      {"", "c.json:1:1: the file is empty; it wants one JSON object, { ... }"},
+      {" \n", "c.json:2:1: the file is empty; it wants one JSON object, { ... }"},
+      {"{\"seed\":", "c.json:1:9: the document ends where a value should stand"},
+      {"model: smollm2\n",
+       "c.json:1:1: this is not JSON: it begins with 'm'; wanted is one JSON object, { \"field\": "
+       "value, ... }"},
+      {"GGUF\x03",
+       "c.json:1:1: this is not JSON: it begins with 'G'; wanted is one JSON object, { \"field\": "
+       "value, ... }"},
       {"{\"name\": \"a\",}", "c.json:1:14: no ',' before '}'"},
       {"{\"name\": \"a\" \"kind\": \"b\"}", "c.json:1:14: ',' or '}' should stand here"},
       {"{// hello\n}", "c.json:1:2: a field name in double quotes should stand here"},
@@ -101,7 +113,8 @@ TEST(ConfigTest, TextThatIsNotStrictJsonIsRefusedWithThePlace) {
       {"{\"name\": \"\\ud800\"}", "c.json:1:17: lone surrogate in a string"},
       {"{\"name\": \"\\x\"}", "c.json:1:12: unknown escape in a string"},
       {"{\"name\": \"a", "c.json:1:12: the document ends inside a string"},
-      {"{\n\"name\": \"\xc0\xaf\"}", "c.json:2:10: not UTF-8"},
+      {"{\n\"name\": \"\xc0\xaf\"}",
+       "c.json:2:10: not UTF-8, so this is no JSON text; is it another kind of file?"},
       {"{} x", "c.json:1:4: text after the end of the document"},
   };
   for (const auto& [text, error] : cases) EXPECT_EQ(ErrorOf<JobSpec>(text), error);
@@ -142,6 +155,23 @@ TEST(ConfigTest, MissingFieldsKeepTheirDefaultsAndOriginsSayWhence) {
   EXPECT_EQ(printed["origins"]["daemon.listen"], "flag --listen");
 }
 
+TEST(ConfigTest, WhatIsMissingHasThePlaceOfTheObjectThatLacksIt) {
+  JobSpec spec;
+  ConfigOrigins origins;
+  ASSERT_TRUE(
+      ReadConfigText("{\"name\": \"a\",\n \"reward\": {}}", "c.json", &spec, &origins).ok());
+  ASSERT_TRUE(SetConfigValue("data.held_out=3", "--set", &spec, &origins).ok());
+  const std::string error = MessageOf(ProblemsToStatus({{"reward.grader", "is required"},
+                                                        {"model.path", "is required"},
+                                                        {"name", "is bad"},
+                                                        {"data.held_out", "is 3"}},
+                                                       origins));
+  EXPECT_EQ(error,
+            "c.json:2:12: reward.grader: is required\nc.json:1:1: model.path: is required\n"
+            "c.json:1:10: name: is bad\n--set data.held_out=3: data.held_out: is 3");
+  EXPECT_EQ(MessageOf(ProblemsToStatus({{"name", "is bad"}}, ConfigOrigins())), "name: is bad");
+}
+
 TEST(ConfigTest, PrintedMessageReadsBackEqual) {
   JobSpec spec;
   spec.set_seed(9007199254740993);
@@ -153,6 +183,7 @@ TEST(ConfigTest, PrintedMessageReadsBackEqual) {
   ASSERT_TRUE(ReadConfigText(ToJsonText(spec), "x", &back, &origins).ok());
   EXPECT_EQ(back.SerializeAsString(), spec.SerializeAsString());
   EXPECT_NE(ToJsonText(spec).find("9007199254740993"), std::string::npos);
+  EXPECT_NE(ToJsonText(spec).find("\"temperature\": 0.7\n"), std::string::npos) << ToJsonText(spec);
 }
 
 TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {

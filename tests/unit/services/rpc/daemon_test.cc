@@ -188,6 +188,18 @@ TEST_F(DaemonTest, WrongFlagsAndConfigsEndWithCodeTwo) {
       << errors;
 }
 
+TEST_F(DaemonTest, WithoutAConfigurationItSaysWhatOneLooksLike) {
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(RunTestDaemon({}), 2);
+  const std::string errors = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(errors.find("titan-reward --config reward.json"), std::string::npos) << errors;
+  const std::string example = "{\"daemon\": {\"data_folder\": \"run/reward\"}}";
+  EXPECT_NE(errors.find(example), std::string::npos) << errors;
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(RunTestDaemon({"--config", WriteConfig(example), "--check_config"}), 0);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "config ok\n");
+}
+
 TEST_F(DaemonTest, CheckAndPrintDoNotStartAnything) {
   const std::string config =
       WriteConfig("{\"daemon\": {\"data_folder\": \"" + folder_ + "/data\"}}");
