@@ -37,6 +37,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr seconds kDownDeadline{60};
+constexpr seconds kDownWord{1};  // between two words about who still runs
 constexpr char kReady[] = "ready";
 
 StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
@@ -82,6 +83,18 @@ StatusOr<Json> ReadSupervisor(const std::string& folder) {
     return DataLoss("'" + cluster::SupervisorPath(folder) + "' is not a supervisor's file");
   }
   return json;
+}
+
+// Names of the processes that the supervisor has not seen end, a comma between.
+std::string StillRunning(const std::string& folder) {
+  const auto supervisor = ReadSupervisor(folder);
+  std::string names;
+  if (!supervisor.ok()) return names;
+  for (const auto& process : (*supervisor)["processes"]) {
+    if (!process.is_object() || process.value("state", "") != "running") continue;
+    names += (names.empty() ? "" : ", ") + process.value("name", "");
+  }
+  return names;
 }
 
 // Everything until the end of the pipe. The first time that `signal` is requested meanwhile, `pid`
@@ -136,10 +149,13 @@ int AlreadyRuns(const Common& common, const std::string& folder) {
 }  // namespace
 
 int Up(const Common& common, const UpOptions& options) {
-  runtime::ShutdownSignal signal;  // before any thread
+  runtime::ShutdownSignal signal(kSecondSignal);  // before any thread
   rpc::ConfigOrigins origins;
   const auto config = MakeClusterConfig(common, options, &origins);
   if (!config.ok()) return Fail(config.status());
+  for (const std::string& warning : cluster::ClusterWarnings(*config)) {
+    std::cerr << "warning: " << warning << std::endl;
+  }
   if (options.print_config) {
     std::cout << rpc::PrintConfig(*config, origins) << std::flush;
     return kExitOk;
@@ -253,17 +269,33 @@ int Down(const Common& common) {
   const auto supervisor = ReadSupervisor(folder);
   if (!supervisor.ok()) return Fail(supervisor.status());
   const pid_t pid = (*supervisor)["pid"].get<pid_t>();
-  if (pid <= 1 || kill(pid, SIGTERM) != 0) {
+  // One that ends already would take a second signal as: at once, whoever still runs.
+  const std::string state = (*supervisor)["state"].get<std::string>();
+  const bool ending = state == "stopping" || state == "failed";
+  if (!ending && (pid <= 1 || kill(pid, SIGTERM) != 0)) {
     return Fail(FailedPrecondition("cannot signal the supervisor, pid " + std::to_string(pid)));
   }
-  const auto deadline = steady_clock::now() + kDownDeadline;
+  std::cerr << "ending the cluster in " << folder << std::endl;
+  const auto begin = steady_clock::now();
+  auto next_word = begin + kDownWord;
+  std::string last_word;
   while (runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
-    if (steady_clock::now() > deadline) {
+    const auto now = steady_clock::now();
+    if (now > begin + kDownDeadline) {
       return Fail(DeadlineExceeded("the cluster in '" + folder + "' did not end within " +
                                    std::to_string(kDownDeadline.count()) + " s; see " + folder +
                                    "/logs"));
     }
-    std::this_thread::sleep_for(milliseconds(50));
+    if (now >= next_word) {
+      next_word = now + kDownWord;
+      if (std::string word = StillRunning(folder); !word.empty() && word != last_word) {
+        last_word = std::move(word);
+        std::cerr << "still running after "
+                  << std::chrono::duration_cast<seconds>(now - begin).count() << " s: " << last_word
+                  << std::endl;
+      }
+    }
+    std::this_thread::sleep_for(milliseconds(20));
   }
   return ended("the cluster in " + folder + " has ended");
 }

@@ -10,11 +10,15 @@
 #include "clients/cli/arguments.h"
 #include "clients/cluster/job_client.h"
 #include "core/base/status.h"
+#include "core/runtime/shutdown.h"
 
 namespace titan::cli {
 
 // Prints "titanctl: <message>" and the fix of its detail to stderr; the exit code that fits.
 int Fail(const Status& status);
+// What a second Ctrl-C says and does: the process ends at once, with the code of an interrupt.
+inline const runtime::SecondSignal kSecondSignal = {"titanctl: interrupted twice; left at once",
+                                                    kExitDetached};
 // An orchestrator to talk to: --address, or the one of the data folder. Unavailable: no cluster.
 StatusOr<std::string> OrchestratorOf(const Common& common);
 StatusOr<std::unique_ptr<cluster::JobClient>> ConnectTo(const Common& common);

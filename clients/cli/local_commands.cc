@@ -60,7 +60,7 @@ StatusOr<std::vector<runtime::Endpoint>> EndpointsOf(const std::string& data) {
 }  // namespace
 
 int ShowLogs(const Common& common, const LogOptions& options) {
-  runtime::ShutdownSignal signal;
+  runtime::ShutdownSignal signal(kSecondSignal);
   const std::string folder = common.data + "/logs";
   std::vector<std::string> names;
   std::error_code error;

@@ -281,7 +281,7 @@ struct Cluster::Impl {
       return false;
     };
     while (any_runs() && clock.Now() < deadline) {
-      group->Poll();
+      if (group->Poll()) Publish();  // `down` reads who is still there
       std::this_thread::sleep_for(milliseconds(10));
     }
     for (const std::string& name : names) {

@@ -132,6 +132,10 @@ double JobProgress::overlap_share() const {
 }
 
 std::string JobProgress::Summary() const {
+  if (steps_.empty()) {
+    return fmt::format("no step{} was done; there is nothing to compare or to plot\n",
+                       job_.steps_total() > 0 ? fmt::format(" of {}", job_.steps_total()) : "");
+  }
   std::string text;
   PlotSeries rewards{'*', "sampled reward of a step", {}};
   PlotSeries accuracy{'O', "greedy accuracy on held-out questions", {}};
@@ -142,19 +146,20 @@ std::string JobProgress::Summary() const {
     if (!report.skipped_reason().empty()) continue;
     accuracy.points.emplace_back(static_cast<double>(report.version()), report.accuracy());
   }
-  if (!steps_.empty()) {
-    text += FormatPlot({rewards, accuracy}, static_cast<double>(steps_.back().step()) + 1, "step");
-  }
+  text += FormatPlot({rewards, accuracy}, static_cast<double>(steps_.back().step()) + 1, "step");
   const ParityTotals total = parity();
   const bool good = total.tokens_compared() > 0 && !Differs(total);
   text += terminal_.Paint(good ? Color::kGreen : Color::kRed,
                           "parity of rollout and training: " + FormatParity(total)) +
           "\n";
-  text += fmt::format(
-      "compared packs held at least {} samples; the largest generator batch held {} sequences\n",
-      samples_per_pack_min(), sequences_running_max());
-  text += fmt::format("{:.0f} % of the steps were generated while the step before was trained\n",
-                      overlap_share() * 100);
+  if (samples_per_pack_min() > 0) {
+    text += fmt::format("compared packs held at least {} samples; ", samples_per_pack_min());
+  }
+  text += fmt::format("the largest generator batch held {} sequences\n", sequences_running_max());
+  if (steps_.size() > 1) {
+    text += fmt::format("{:.0f} % of the steps were generated while the step before was trained\n",
+                        overlap_share() * 100);
+  }
   return text;
 }
 

@@ -9,7 +9,8 @@
 int main(int argc, char** argv) {
   titan::runtime::InitLog(
       {.level = titan::runtime::LogLevel::kError});  // the terminal is for people
-  titan::runtime::ShutdownSignal signal;             // before any other thread
+  titan::runtime::ShutdownSignal signal(             // before any other thread
+      {"titan-demo: interrupted twice; left at once, its daemons end by themselves", 130});
   CLI::App app("Trains SmolLM2-135M on additions with every daemon on this machine.", "titan-demo");
   titan::demo::DemoOptions options;
   options.model = TITAN_DEMO_MODEL;

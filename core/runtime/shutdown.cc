@@ -5,6 +5,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <utility>
+
 #include "core/runtime/log.h"
 
 namespace titan::runtime {
@@ -20,11 +23,11 @@ sigset_t EndSignals() {
 
 }  // namespace
 
-ShutdownSignal::ShutdownSignal() {
+ShutdownSignal::ShutdownSignal(SecondSignal second) {
   const sigset_t set = EndSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  receiver_ = std::jthread([this](std::stop_token stop) {
+  receiver_ = std::jthread([this, second = std::move(second)](std::stop_token stop) {
     const sigset_t waited = EndSignals();
     bool seen = false;
     while (!stop.stop_requested()) {
@@ -32,8 +35,12 @@ ShutdownSignal::ShutdownSignal() {
       const int received = sigtimedwait(&waited, nullptr, &patience);
       if (received < 0) continue;
       if (seen) {
-        TITAN_LOG(kError, "shutdown_second_signal", {"signal", received});
-        _exit(kExitSecondSignal);
+        if (second.text.empty()) {
+          TITAN_LOG(kError, "shutdown_second_signal", {"signal", received});
+        } else {
+          std::fprintf(stderr, "\n%s\n", second.text.c_str());
+        }
+        _exit(second.exit_code);
       }
       seen = true;
       TITAN_LOG(kInfo, "shutdown_signal", {"signal", received});

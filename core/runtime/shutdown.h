@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "core/base/status.h"
@@ -18,11 +19,18 @@ namespace titan::runtime {
 inline constexpr int kExitShutdownCutOff = 70;  // the watchdog ended the process
 inline constexpr int kExitSecondSignal = 71;    // a second signal did
 
+// What a second signal prints and which exit code it gives. With an empty text it is logged, as
+// daemons do.
+struct SecondSignal {
+  std::string text;
+  int exit_code = kExitSecondSignal;
+};
+
 // Blocks SIGINT and SIGTERM in the calling thread and in every thread it starts afterwards; a
 // thread of its own receives them. Make one, first thing in main().
 class ShutdownSignal {
  public:
-  ShutdownSignal();
+  explicit ShutdownSignal(SecondSignal second = {});
   ~ShutdownSignal();
   ShutdownSignal(const ShutdownSignal&) = delete;
   ShutdownSignal& operator=(const ShutdownSignal&) = delete;

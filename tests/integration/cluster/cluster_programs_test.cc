@@ -140,6 +140,7 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
       << output_;
 
   EXPECT_EQ(Titanctl("down --data " + data_), 0) << output_;
+  EXPECT_NE(output_.find("ending the cluster in " + data_ + "\n"), std::string::npos) << output_;
   EXPECT_EQ(Titanctl("status --data " + data_), 5);
   EXPECT_EQ(Titanctl("list --data " + data_), 5);
   EXPECT_NE(output_.find("titanctl up --data"), std::string::npos) << output_;
@@ -290,6 +291,27 @@ TEST_F(ClusterProgramsTest, ChangedProgramsAreToldAndAnInterruptedStartLeavesNot
   EXPECT_NE(output_.find("interrupted; the cluster was not started"), std::string::npos) << output_;
   EXPECT_EQ(Titanctl("status --data " + data_), 5);
   EXPECT_NE(kill(Process("weightstore")["pid"].get<int>(), 0), 0);
+}
+
+TEST_F(ClusterProgramsTest, ASecondCtrlCLeavesAtOnceInWordsForPeople) {
+  const std::string slow = folder_ + "/slow";
+  fs::create_directories(slow);
+  fs::copy_file(bin_ / "titanctl", slow + "/titanctl");
+  std::ofstream(slow + "/titan-weightstore") << "#!/bin/sh\ntrap '' TERM\nexec sleep 600\n";
+  fs::permissions(slow + "/titan-weightstore", fs::perms::owner_all);
+  std::ofstream(folder_ + "/c.json")
+      << R"({"weightstore": {"daemon": {"shutdown_deadline_ms": 3000}}})";
+  const std::string up = slow + "/titanctl up --config " + folder_ + "/c.json --data " + data_;
+  EXPECT_EQ(Shell("bash -mc '" + up + " & p=$!; sleep 1; kill -INT $p; sleep 0.5; kill -INT $p; " +
+                  "wait $p'"),
+            130)
+      << output_;
+  EXPECT_NE(output_.find("titanctl: interrupted twice; left at once"), std::string::npos)
+      << output_;
+  EXPECT_EQ(output_.find('{'), std::string::npos) << output_;  // no line of a log
+  // What it left ends by itself; `down` says whom it waits for.
+  EXPECT_EQ(Titanctl("down --data " + data_), 0) << output_;
+  EXPECT_NE(output_.find("s: weightstore\n"), std::string::npos) << output_;
 }
 
 TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {

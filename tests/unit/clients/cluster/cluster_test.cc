@@ -85,8 +85,37 @@ TEST_F(ClusterTest, ConfigsThatNameWhatTheClusterFillsInAreRefused) {
   for (const auto& problem : problems) all += problem.path + ": " + problem.description + "\n";
   EXPECT_NE(all.find("trainer.orchestrator_address: is filled in"), std::string::npos) << all;
   EXPECT_NE(all.find("generators[0].daemon.worker_id: is filled in"), std::string::npos) << all;
-  EXPECT_NE(all.find("num_generators: wants 1 to 64"), std::string::npos) << all;
+  EXPECT_NE(all.find("num_generators: is 0; valid: 1 to 64"), std::string::npos) << all;
   EXPECT_NE(all.find("data_folder: is too long"), std::string::npos) << all;
+}
+
+TEST_F(ClusterTest, OnePortForManyIsRefusedAndWhatEveryGeneratorOverridesIsWarnedOf) {
+  config_.set_num_generators(2);
+  config_.mutable_generator()->mutable_daemon()->set_listen("127.0.0.1:7000");
+  config_.mutable_generator()->set_max_versions(4);
+  config_.mutable_generator()->mutable_daemon()->mutable_debug()->set_rpc_delay_seed(5);
+  rpc::ConfigProblems problems;
+  ValidateCluster(config_, &problems);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].path, "generator.daemon.listen");
+  EXPECT_EQ(ClusterWarnings(config_).size(), 1u);  // the seed
+  for (const char* own : {"127.0.0.1:7001", "127.0.0.1:7002"}) {
+    EXPECT_EQ(ClusterWarnings(config_).size(), 1u);
+    auto* generator = config_.add_generators();
+    generator->mutable_daemon()->set_listen(own);
+    generator->set_max_versions(5);
+  }
+  problems.clear();
+  ValidateCluster(config_, &problems);
+  EXPECT_TRUE(problems.empty());
+  const auto warnings = ClusterWarnings(config_);
+  ASSERT_EQ(warnings.size(), 3u);
+  EXPECT_EQ(warnings[0],
+            "generator.daemon.listen has no effect: every entry of generators sets daemon.listen");
+  EXPECT_EQ(warnings[1],
+            "generator.max_versions has no effect: every entry of generators sets max_versions");
+  EXPECT_NE(warnings[2].find("generator.daemon.debug.rpc_delay_seed has no effect"),
+            std::string::npos);
 }
 
 TEST_F(ClusterTest, FailedStartNamesTheDaemonAndItsLastLines) {
@@ -169,6 +198,22 @@ TEST(ProgressTest, LinesSayWhatTheEventsSay) {
   EXPECT_EQ(progress.sequences_running_max(), 10u);
   EXPECT_EQ(progress.overlap_share(), 0.5);
   EXPECT_NE(progress.Summary().find("tokens differing 3 of 150"), std::string::npos);
+  EXPECT_NE(progress.Summary().find("held at least 4 samples"), std::string::npos);
+}
+
+TEST(ProgressTest, AJobWithoutAStepSaysSoInsteadOfZeros) {
+  JobProgress progress{Terminal(false)};
+  WatchJobResponse event;
+  event.mutable_state_changed()->set_state(orchestrator::v1::JOB_STATE_FAILED);
+  event.mutable_state_changed()->set_steps_total(3);
+  progress.OnEvent(event);
+  EXPECT_EQ(progress.Summary(), "no step of 3 was done; there is nothing to compare or to plot\n");
+  *event.mutable_step_done() = Step(0, 0, 0, 0);
+  event.mutable_step_done()->set_samples_per_pack_min(0);
+  progress.OnEvent(event);
+  const std::string one = progress.Summary();
+  EXPECT_EQ(one.find("held at least"), std::string::npos) << one;
+  EXPECT_EQ(one.find("% of the steps"), std::string::npos) << one;
 }
 
 TEST(ProgressTest, DifferenceThatIsNotANumberIsNotHidden) {
