@@ -91,10 +91,6 @@ SequenceLoss PolicySequenceLoss(const PolicyLossConfig& config,
                                 std::span<const float> old_log_probs, double advantage,
                                 double weight, std::span<float> derivative);
 
-// e^x in double by our own polynomial (within 2 ulp of the C library's in the tests): 0 below -745,
-// infinity above 709.8.
-double Exp(double x);
-
 }  // namespace titan::trainer
 
 #endif  // TITAN_TRAINER_POLICY_LOSS_H_

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/base/check.h"
+#include "core/base/durable_file.h"
 #include "core/formats/hf_folder.h"
 
 namespace titan::formats {
@@ -16,43 +17,12 @@ namespace {
 
 constexpr int kMaxTries = 1000;  // of names for the folder that is being written
 
-Status SystemError(const std::string& path, std::string_view action, int error) {
-  const std::string message = fmt::format("{}: cannot {}: {}", path, action, std::strerror(error));
-  return error == ENOSPC || error == EDQUOT ? ResourceExhausted(message) : Unavailable(message);
-}
-
-Status WriteSynced(const std::string& path, std::string_view text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) return SystemError(path, "create", errno);
-  Status status = OkStatus();
-  while (!text.empty() && status.ok()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      status = SystemError(path, "write", errno);
-    } else {
-      text.remove_prefix(static_cast<size_t>(written));
-    }
-  }
-  if (status.ok() && fsync(fd) != 0) status = SystemError(path, "sync", errno);
-  close(fd);
-  return status;
-}
-
-Status SyncFolder(const std::string& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return SystemError(folder, "open", errno);
-  const Status status = fsync(fd) == 0 ? OkStatus() : SystemError(folder, "sync", errno);
-  close(fd);
-  return status;
-}
-
 // A new folder beside `folder`.
 StatusOr<std::string> MakePartial(const std::string& folder) {
   for (int i = 0; i < kMaxTries; ++i) {
     const std::string path = fmt::format("{}.partial-{}-{}", folder, getpid(), i);
     if (mkdir(path.c_str(), 0777) == 0) return path;
-    if (errno != EEXIST) return SystemError(path, "create", errno);
+    if (errno != EEXIST) return SystemError(errno, "cannot create", path);
   }
   return Unavailable(folder + ": too many unfinished exports beside it, remove them");
 }
@@ -73,7 +43,7 @@ StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
   }
   if (root.has_parent_path()) {
     std::filesystem::create_directories(root.parent_path(), error);
-    if (error) return SystemError(root.parent_path().string(), "create", error.value());
+    if (error) return SystemError(error.value(), "cannot create", root.parent_path().string());
   }
   HfFolderWriter writer;
   writer.folder_ = root.string();
@@ -85,7 +55,7 @@ StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
       {"tokenizer_config.json", &texts.tokenizer_config_json}};
   for (const auto& [leaf, text] : files) {
     if (text->empty()) continue;
-    TITAN_RETURN_IF_ERROR(WriteSynced(fmt::format("{}/{}", writer.partial_, leaf), *text));
+    TITAN_RETURN_IF_ERROR(WriteNewFile(fmt::format("{}/{}", writer.partial_, leaf), *text));
   }
   TITAN_ASSIGN_OR_RETURN(
       SafetensorsWriter weights,
@@ -112,12 +82,9 @@ HfFolderWriter::~HfFolderWriter() {
 Status HfFolderWriter::Finish() {
   TITAN_CHECK(!partial_.empty());
   TITAN_RETURN_IF_ERROR(weights_->Finish());
-  if (rename(partial_.c_str(), folder_.c_str()) != 0) {
-    return SystemError(folder_, "rename to", errno);
-  }
+  TITAN_RETURN_IF_ERROR(RenameDurably(partial_, folder_));
   partial_.clear();
-  const std::string parent = std::filesystem::path(folder_).parent_path().string();
-  return SyncFolder(parent.empty() ? "." : parent);
+  return OkStatus();
 }
 
 }  // namespace titan::formats

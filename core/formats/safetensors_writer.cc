@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/durable_file.h"
 #include "core/formats/json.h"
 #include "core/formats/safetensors.h"
 
@@ -19,20 +18,6 @@ namespace {
 constexpr size_t kHeaderAlignment = 8;  // the data of the first tensor is aligned
 
 std::string PartialPath(const std::string& path) { return path + ".partial"; }
-
-Status SystemError(const std::string& path, const char* action) {
-  return Unavailable(fmt::format("{}: cannot {}: {}", path, action, std::strerror(errno)));
-}
-
-Status SyncFolder(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return SystemError(folder, "open");
-  const Status status = fsync(fd) == 0 ? OkStatus() : SystemError(folder, "sync");
-  close(fd);
-  return status;
-}
 
 }  // namespace
 
@@ -58,7 +43,7 @@ StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
   writer.path_ = path;
   writer.tensors_ = tensors;
   writer.fd_ = open(PartialPath(path).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (writer.fd_ < 0) return SystemError(PartialPath(path), "create");
+  if (writer.fd_ < 0) return SystemError(errno, "cannot create", PartialPath(path));
   const uint64_t length = text.size();
   TITAN_RETURN_IF_ERROR(writer.WriteBytes(&length, sizeof(length)));
   TITAN_RETURN_IF_ERROR(writer.WriteBytes(text.data(), text.size()));
@@ -82,15 +67,7 @@ SafetensorsWriter::~SafetensorsWriter() {
 }
 
 Status SafetensorsWriter::WriteBytes(const void* data, size_t num_bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (num_bytes > 0) {
-    const ssize_t written = write(fd_, at, num_bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return SystemError(PartialPath(path_), "write");
-    at += written;
-    num_bytes -= static_cast<size_t>(written);
-  }
-  return OkStatus();
+  return WriteAll(fd_, {static_cast<const char*>(data), num_bytes}, PartialPath(path_));
 }
 
 void SafetensorsWriter::SkipFinished() {
@@ -122,12 +99,11 @@ Status SafetensorsWriter::Finish() {
   if (next_ < tensors_.size()) {
     return FailedPrecondition(fmt::format("{}: tensor {} is missing", path_, tensors_[next_].name));
   }
-  if (fsync(fd_) != 0) return SystemError(PartialPath(path_), "sync");
-  if (rename(PartialPath(path_).c_str(), path_.c_str()) != 0)
-    return SystemError(path_, "rename to");
+  if (fsync(fd_) != 0) return SystemError(errno, "cannot sync", PartialPath(path_));
+  TITAN_RETURN_IF_ERROR(RenameDurably(PartialPath(path_), path_));
   close(fd_);
   fd_ = -1;
-  return SyncFolder(path_);
+  return OkStatus();
 }
 
 }  // namespace titan::formats

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/base/check.h"
+#include "core/base/double_exp.h"
 #include "core/kernels/rope.h"
 
 namespace titan::kernels {
@@ -14,7 +15,6 @@ namespace {
 
 constexpr double kLn2Hi = 0x1.62e42fee00000p-1;  // 32 significant bits
 constexpr double kLn2Lo = 0x1.a39ef35793c76p-33;
-constexpr double kLog2E = 0x1.71547652b82fep+0;
 constexpr double kTwoOverPi = 0x1.45f306dc9c883p-1;
 // pi / 2 in four parts; multiples up to 2^24 of the first three are exact.
 constexpr double kHalfPi1 = 0x1.921fb54000000p+0;
@@ -38,19 +38,6 @@ double Log(double x) {
   for (int i = 13; i >= 1; --i) series = series * s2 + 1.0 / (2.0 * i + 1.0);
   const double log_m = 2.0 * s + 2.0 * s * (s2 * series);
   return static_cast<double>(e) * kLn2Hi + (log_m + static_cast<double>(e) * kLn2Lo);
-}
-
-// exp x for |x| < 700.
-double Exp(double x) {
-  const double shifted = x * kLog2E + 0x1.8p52;
-  const double n = shifted - 0x1.8p52;
-  const double r = (x - n * kLn2Hi) - n * kLn2Lo;
-  double p = 0.0;
-  for (int i = 14; i >= 1; --i) p = (p + 1.0) * r / static_cast<double>(i);
-  p = p + 1.0;
-  return std::bit_cast<double>(
-      std::bit_cast<int64_t>(p) +
-      static_cast<int64_t>(static_cast<uint64_t>(static_cast<int64_t>(n)) << 52));
 }
 
 // Taylor series on [-pi/4, pi/4].
@@ -169,7 +156,7 @@ Status CheckScaling(const RopeScaling& scaling) {
 double DLogDouble(double x) { return Log(x); }
 
 double DPow(double base, double exponent) {
-  return exponent == 0.0 ? 1.0 : Exp(exponent * Log(base));
+  return exponent == 0.0 ? 1.0 : DoubleExp(exponent * Log(base));
 }
 
 void DSinCos(double angle, double* sine, double* cosine) {

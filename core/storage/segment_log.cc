@@ -14,36 +14,18 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/base/durable_file.h"
+
 namespace titan::storage {
 namespace {
 
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMaxPayload = size_t{1} << 30;
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 Status DiskError(int error, const std::string& what) {
   const std::string text = what + ": " + std::strerror(error);
   if (error == ENOSPC || error == EDQUOT) return ResourceExhausted(text);
   return Unavailable(text);
-}
-
-Status SyncFolder(const std::string& folder) {
-  const FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.get() < 0 || fsync(fd.get()) != 0) return DiskError(errno, "cannot sync folder " + folder);
-  return OkStatus();
 }
 
 // Reads exactly `size` bytes; false at the end of the file or on an error.
