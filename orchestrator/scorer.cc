@@ -63,20 +63,23 @@ void Scorer::Join(const WorkerReady& ready) {
 }
 
 void Scorer::OnSilent(const WorkerSilent& event) {
-  silent_[event.name.worker_id] = Shortened(event.reason);
+  silent_[event.name.worker_id] = {event.name.incarnation, Shortened(event.reason)};
 }
 
 std::string Scorer::Silent() const {
   std::string all;
-  for (const auto& [id, reason] : silent_) {
+  for (const auto& [id, silent] : silent_) {
     all += (all.empty() ? "" : "; ") + std::string("reward service ") + id + " registered, but " +
-           reason;
+           silent.reason;
   }
   return all;
 }
 
 bool Scorer::Leave(const WorkerName& name, Instant now) {
-  silent_.erase(name.worker_id);
+  const auto silent = silent_.find(name.worker_id);
+  if (silent != silent_.end() && silent->second.incarnation == name.incarnation) {
+    silent_.erase(silent);
+  }
   const auto found = services_.find(name.worker_id);
   if (found == services_.end() || found->second.name != name) return false;
   services_.erase(found);

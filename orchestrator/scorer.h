@@ -2,8 +2,9 @@
 //
 // Sends finished samples to reward services and retries until the deadline. A fault of
 // infrastructure never decides a sample, nor does an answer that is out of bounds; the first answer
-// within them counts. A call may take half of the deadline, so that a service which hangs leaves
-// time for another try. Not thread-safe; no I/O.
+// within them counts. A call may take half of the deadline, or the orchestrator's rpc_deadline_ms
+// where that is longer, so that a service which hangs leaves time for another try. Not thread-safe;
+// no I/O.
 #ifndef TITAN_ORCHESTRATOR_SCORER_H_
 #define TITAN_ORCHESTRATOR_SCORER_H_
 
@@ -84,8 +85,13 @@ class Scorer {
   std::map<uint64_t, Request> requests_;
   uint64_t next_request_ = 1;
   std::string last_problem_;
-  std::map<std::string, std::string> silent_;  // why a service does not join, by worker id
-  std::string hopeless_;                       // why no retry can succeed; empty: nothing
+  // Why a service does not join.
+  struct SilentService {
+    std::string incarnation;
+    std::string reason;
+  };
+  std::map<std::string, SilentService> silent_;  // by worker id
+  std::string hopeless_;                         // why no retry can succeed; empty: nothing
 };
 
 }  // namespace titan::orchestrator

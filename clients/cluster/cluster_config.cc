@@ -114,6 +114,10 @@ std::vector<std::string> ClusterWarnings(const ClusterConfig& cluster) {
   }
   WarnOfDelaySeed("orchestrator", cluster.orchestrator().daemon(), &warnings);
   WarnOfDelaySeed("generator", cluster.generator().daemon(), &warnings);
+  for (int i = 0; i < cluster.generators_size(); ++i) {
+    WarnOfDelaySeed("generators[" + std::to_string(i) + "]", cluster.generators(i).daemon(),
+                    &warnings);
+  }
   WarnOfDelaySeed("trainer", cluster.trainer().daemon(), &warnings);
   WarnOfDelaySeed("weightstore", cluster.weightstore().daemon(), &warnings);
   WarnOfDelaySeed("reward", cluster.reward().daemon(), &warnings);

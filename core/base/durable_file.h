@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Files that are whole or not there: the one place that writes, syncs and renames. A file is
-// durable when its bytes and the folder that names it are both synced. Any thread; calls block.
+// durable when its bytes and the folder that names it are both synced. Any thread, one writer
+// of a path at a time; calls block.
 #ifndef TITAN_CORE_BASE_DURABLE_FILE_H_
 #define TITAN_CORE_BASE_DURABLE_FILE_H_
 

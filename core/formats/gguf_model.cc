@@ -46,21 +46,40 @@ Status RefuseKey(const GgufFile& file, std::string_view key, std::string_view pr
   return Unimplemented(fmt::format("{}: key {}: {}", file.path(), key, problem));
 }
 
-// Keys whose presence with another than the neutral value changes the arithmetic.
+// Keys that change the arithmetic unless they have one of two neutral values.
+struct UncoveredKey {
+  const char* leaf;
+  double neutral, also_neutral;
+};
+constexpr UncoveredKey kUncoveredKeys[] = {
+    {".rope.scale_linear", 0, 1},
+    {".attention.scale", 0, 0},
+    {".attention.clamp_kqv", 0, 0},
+    {".logit_scale", 0, 1},
+    {".embedding_scale", 0, 1},
+    {".residual_scale", 0, 1},
+    {".attention.sliding_window", 0, 0},
+    {".expert_count", 0, 0},
+    {".rope.scaling.attn_factor", 1, 1},
+    {".rope.scaling.yarn_log_multiplier", 0, 0},
+    {".rope.scaling.yarn_ext_factor", 1, 1},
+    {".rope.scaling.yarn_attn_factor", 1, 1},
+    // What the yarn rule is computed with.
+    {".rope.scaling.yarn_beta_fast", 32, 32},
+    {".rope.scaling.yarn_beta_slow", 1, 1},
+};
+
 Status RefuseUncovered(const GgufFile& file, const std::string& arch) {
-  for (const char* leaf :
-       {".rope.scale_linear", ".attention.scale", ".attention.clamp_kqv", ".logit_scale",
-        ".embedding_scale", ".residual_scale", ".attention.sliding_window", ".expert_count",
-        ".rope.scaling.attn_factor", ".rope.scaling.yarn_log_multiplier",
-        ".rope.scaling.yarn_ext_factor", ".rope.scaling.yarn_attn_factor",
-        ".rope.scaling.yarn_beta_fast", ".rope.scaling.yarn_beta_slow"}) {
+  for (const auto& [leaf, neutral, also_neutral] : kUncoveredKeys) {
     const std::string key = arch + leaf;
     if (!file.HasKey(key)) continue;
-    const auto integer = file.Int(key, 0, 0);
-    if (integer.ok()) continue;
+    const auto integer = file.Int(key, 0, kInt32Max);
     const auto number = file.Number(key);
-    if (number.ok() && (*number == 0 || *number == 1)) continue;
-    return RefuseKey(file, key, "is not covered, convert the model without it");
+    if (!integer.ok() && !number.ok()) return RefuseKey(file, key, "is no number");
+    const double value = integer.ok() ? static_cast<double>(*integer) : *number;
+    if (value == neutral || value == also_neutral) continue;
+    return RefuseKey(file, key,
+                     fmt::format("{} is not covered, convert the model without it", value));
   }
   return OkStatus();
 }

@@ -229,15 +229,12 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace titan::kernels {
-namespace {
 
 void CheckShape(const AttentionShape& shape) {
   TITAN_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim);
   TITAN_CHECK(shape.num_kv_heads >= 1 && shape.num_heads % shape.num_kv_heads == 0);
   TITAN_CHECK(shape.window >= 0);
 }
-
-}  // namespace
 
 int64_t PageFloats(const AttentionShape& shape) {
   return 2 * static_cast<int64_t>(shape.num_kv_heads) * shape.head_dim * kPageTokens;

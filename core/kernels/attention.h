@@ -87,6 +87,10 @@ struct Segment {
   int32_t parent = -1;  // -1: none
 };
 
+// Checked by every function here: head_dim 1..256, num_kv_heads divides num_heads, a window of at
+// least 0.
+void CheckShape(const AttentionShape& shape);
+
 // Floats of one page of one layer: 2 * num_kv_heads * head_dim * 16.
 int64_t PageFloats(const AttentionShape& shape);
 // Pages that a sequence of num_positions needs.

@@ -313,8 +313,7 @@ void AttentionBackward(Pool& pool, const AttentionShape& shape, const float* q,
                        std::span<const Segment> segments, const float* base, const float* out,
                        const float* dout, const float* row_max, const float* row_sum, float* dq,
                        float* dk, float* dv) {
-  TITAN_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxHeadDim);
-  TITAN_CHECK(shape.num_kv_heads >= 1 && shape.num_heads % shape.num_kv_heads == 0);
+  CheckShape(shape);
   const BackwardArguments arguments{&shape, q, base, out, dout, row_max, row_sum, dq, dk, dv};
   const auto run = TITAN_DISPATCH(BackwardFamily);
   // Longest first, so that the last tasks are short; the order of tasks changes no bit.

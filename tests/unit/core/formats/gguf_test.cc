@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include <nlohmann/json.hpp>
 
 #include "core/formats/gguf_model.h"
@@ -140,6 +142,54 @@ TEST(GgufTest, QueryAndKeyRowsComeInHuggingFaceOrder) {
     ASSERT_TRUE(file->ConvertTensor(*file->FindTensor("blk.0.attn_q.weight"), stored).ok());
     for (size_t i = 0; i < stored.size(); i += 16) column.push_back(stored[i]);
     EXPECT_EQ(column, expect[arch]["stored_q_first_column"].get<std::vector<float>>());
+  }
+}
+
+// The file with one more float key. A second key fills up to 32 bytes, so that no data moves in its
+// alignment.
+std::string WithFloatKey(std::string bytes, const std::string& key, float value) {
+  const auto number = [](auto n) {
+    return std::string(reinterpret_cast<const char*>(&n), sizeof(n));
+  };
+  const auto text = [&](const std::string& s) { return number(uint64_t{s.size()}) + s; };
+  constexpr size_t kKeyCount = 16, kFirstKey = 24;
+  constexpr uint32_t kFloat = 6, kString = 8;
+  std::string added =
+      text(key) + number(kFloat) + number(value) + text("test.fill") + number(kString);
+  added += text(std::string(64 - (added.size() + 8) % 32, 'x'));
+  uint64_t keys = 0;
+  std::memcpy(&keys, bytes.data() + kKeyCount, sizeof(keys));
+  return bytes.replace(kKeyCount, sizeof(keys), number(keys + 2)).insert(kFirstKey, added);
+}
+
+TEST(GgufTest, KeysThatWouldChangeTheArithmeticAreRefusedUnlessNeutral) {
+  const std::string good = ReadBytes(CasePath("gguf/qk_llama.gguf"));
+  const TempFolder folder;
+  struct Case {
+    const char* key;
+    float neutral;
+    std::vector<float> other;
+  };
+  const Case cases[] = {{"llama.rope.scaling.yarn_ext_factor", 1, {0, 0.5f}},
+                        {"llama.rope.scaling.yarn_beta_fast", 32, {0, 1, 16}},
+                        {"llama.rope.scaling.yarn_beta_slow", 1, {0, 2}},
+                        {"llama.rope.scaling.yarn_log_multiplier", 0, {1, 0.1f}},
+                        {"llama.rope.scaling.attn_factor", 1, {0, 1.2f}},
+                        {"llama.rope.scaling.yarn_attn_factor", 1, {0, 1.2f}},
+                        {"llama.attention.scale", 0, {1, 0.125f}},
+                        {"llama.attention.clamp_kqv", 0, {1, 8}},
+                        {"llama.logit_scale", 1, {0.5f}},
+                        {"llama.residual_scale", 0, {0.22f}}};
+  for (const Case& c : cases) {
+    const auto open = [&](float value) {
+      return OpenModelSource(WriteBytes(folder.path("key.gguf"), WithFloatKey(good, c.key, value)))
+          .status();
+    };
+    EXPECT_TRUE(open(c.neutral).ok()) << c.key << ": " << open(c.neutral);
+    for (const float value : c.other) {
+      EXPECT_EQ(open(value).code(), StatusCode::kUnimplemented) << c.key << " " << value;
+      EXPECT_THAT(MessageOf(open(value)), HasSubstr(c.key));
+    }
   }
 }
 
