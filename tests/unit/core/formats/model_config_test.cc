@@ -190,9 +190,11 @@ TEST(ModelConfigTest, Qwen3HasHeadNormsAndItsOwnHeadWidth) {
   ASSERT_TRUE(windowed.ok()) << windowed.status();
   EXPECT_EQ(windowed->layer_windows, (std::vector<int32_t>{0, 4096}));
   EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*windowed), "canonical"), *windowed);
-  text["layer_types"] = {"sliding_attention", "full_attention"};  // above the flag
-  text["use_sliding_window"] = false;
+  text["layer_types"] = {"sliding_attention", "full_attention"};  // above max_window_layers
   EXPECT_EQ(Parse(text)->layer_windows, (std::vector<int32_t>{4096, 0}));
+  json contradiction = text;
+  contradiction["use_sliding_window"] = false;
+  EXPECT_THAT(MessageOf(Parse(contradiction).status()), HasSubstr("layer_types"));
   text["layer_types"] = {"full_attention"};
   EXPECT_THAT(MessageOf(Parse(text).status()), HasSubstr("layer_types"));
   text["layer_types"] = {"sliding_attention", "linear_attention"};
@@ -274,6 +276,11 @@ TEST(ModelConfigTest, ExpertsOfQwen3Moe) {
     changed[field] = value;
     EXPECT_THAT(MessageOf(Parse(changed).status()), HasSubstr(field));
   }
+  // All layers slide or none does; max_window_layers is not read.
+  text["use_sliding_window"] = true;
+  text["sliding_window"] = 32;
+  EXPECT_EQ(Parse(text)->layer_windows, (std::vector<int32_t>{32, 32}));
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*Parse(text)), "canonical"), *Parse(text));
   ModelConfig dense = *Parse(GoodLlama());
   dense.num_experts = 2;
   EXPECT_THAT(MessageOf(ValidateModelConfig(dense)), HasSubstr("num_experts"));

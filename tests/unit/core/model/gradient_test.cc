@@ -152,6 +152,7 @@ TEST(GradientTest, IsTheDerivativeOfAQwen3DecoderInDouble) {
 SmallModelOptions MoeOptions() {
   SmallModelOptions options = QwenOptions();
   options.num_experts = 6;
+  options.layer_windows = {7, 7};
   return options;
 }
 

@@ -360,6 +360,7 @@ TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
   ExpectComputingAgainChangesNoBit(options);
   options.gemma = false;
   options.num_experts = 5;
+  options.layer_windows = {40, 40, 40};
   ExpectComputingAgainChangesNoBit(options);
 }
 
