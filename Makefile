@@ -33,6 +33,7 @@ test: build
 	@ctest --test-dir build --output-on-failure -LE long
 
 test-long: build
+	@tools/peers.sh > /dev/null
 	@ctest --test-dir build --output-on-failure -L long
 
 bench: build

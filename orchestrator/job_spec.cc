@@ -146,7 +146,11 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
     check.Problem("name", "has a control character; it stands in tables and logs");
   }
   check.OneOf("kind", spec.kind, {"rl"});
-  check.Required("model.path", spec.model.path);
+  if (spec.model.id.empty()) {
+    check.Required("model.path", spec.model.path);
+  } else if (!spec.model.path.empty()) {
+    check.Problem("model.id", "is given together with model.path; leave one of them out");
+  }
   check.OneOf("model.mode", spec.model.mode, {"f32", "w16"});
   check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
   if (spec.data.id.empty()) {

@@ -27,7 +27,8 @@ struct JobSpec {
   uint64_t seed = 0;
 
   struct Model {
-    std::string path;
+    std::string path;  // this or id
+    std::string id;    // of a model in the weight store, or its name
     std::string mode = "f32";
     uint32_t max_sequence_tokens = 1024;  // prompt + reply
   } model;

@@ -10,25 +10,11 @@ areas() { (cd bench && ls ./*.py) | sed 's/^..//; s/\.py$//' | grep -vx 'common\
 [ $# -gt 0 ] || { echo "usage: tools/bench.sh AREA... (all, $(areas | paste -sd' '))" >&2; exit 2; }
 [ "$*" != all ] || set -- $(areas)
 
-peers() {
-  local venv=build/bench/venv digest
-  digest=$(sha256sum bench/peers/requirements.txt | cut -c1-12)
-  if [ ! -f "$venv/.complete-$digest" ]; then
-    echo "bench: installing the peers into $venv (about 1 GB)" >&2
-    rm -rf "$venv"
-    mkdir -p build/bench
-    python3 -m venv "$venv" >&2
-    "$venv/bin/pip" install --quiet --disable-pip-version-check -r bench/peers/requirements.txt >&2
-    touch "$venv/.complete-$digest"
-  fi
-  echo "$venv/bin/python"
-}
-
 status=0
 for area in "$@"; do
   areas | grep -qx -- "$area" || { echo "bench: no area '$area'; there is: $(areas | paste -sd' ')" >&2; exit 2; }
   python=python3
-  if head -8 "bench/$area.py" | grep -q 'peers: yes'; then python=$(peers); fi
+  if head -8 "bench/$area.py" | grep -q 'peers: yes'; then python=$(tools/peers.sh); fi
   echo "bench: $area"
   rm -f "build/bench/$area.json"
   env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE "$python" "bench/$area.py" || status=1

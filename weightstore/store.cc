@@ -289,6 +289,14 @@ StatusOr<std::vector<VersionInfo>> Store::ListVersions(const std::string& run_id
   return state_.ListVersions(run_id);
 }
 
+std::optional<Store::Newest> Store::NewestOf(const std::string& run_id) {
+  std::lock_guard lock(mutex_);
+  const std::optional<StoreState::CommittedSlot> slot = state_.NewestCommitted(run_id);
+  if (!slot.has_value()) return std::nullopt;
+  return Newest{slot->version, slot->digest, state_.ManifestOf(run_id),
+                memories_.at(slot->slot_id)};
+}
+
 Status Store::EndRun(const std::string& run_id, uint64_t epoch) {
   std::lock_guard registry(registry_mutex_);
   std::optional<RunRecord> record;

@@ -91,6 +91,15 @@ class Store final : public LeaderPort, public SlotSource {
   Status UnpinEvaluation(const std::string& run_id, uint64_t version);
 
   StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id);
+  // The newest version of a run whose weights are here; the memory stays readable while the result
+  // lives, though its writer may change it once the version is retired.
+  struct Newest {
+    uint64_t version = 0;
+    Hash128 digest;
+    std::shared_ptr<const Manifest> manifest;
+    std::shared_ptr<SlotMemory> memory;
+  };
+  std::optional<Newest> NewestOf(const std::string& run_id);
   // Gives back the run's slots; readers find their grant number changed. Records stay.
   Status EndRun(const std::string& run_id, uint64_t epoch);
   // Takes a version from the readers that hold it.

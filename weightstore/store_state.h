@@ -189,6 +189,13 @@ class StoreState {
 
   // --- operators
   StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id) const;
+  // The newest version that is COMMITTED; nullopt: there is none.
+  struct CommittedSlot {
+    uint64_t version = 0;
+    uint64_t slot_id = 0;
+    Hash128 digest;
+  };
+  std::optional<CommittedSlot> NewestCommitted(const std::string& run_id) const;
   // The record to be written before ApplyEndRun; nullopt: it has ended already. epoch 0: not
   // checked.
   StatusOr<std::optional<RunRecord>> PlanEndRun(const std::string& run_id, uint64_t epoch) const;

@@ -186,6 +186,19 @@ Status StoreState::Unpin(const std::string& run_id, uint64_t version) {
 
 // -------------------------------------------------------------------------------------- operators
 
+std::optional<StoreState::CommittedSlot> StoreState::NewestCommitted(
+    const std::string& run_id) const {
+  const auto run = runs_.find(run_id);
+  if (run == runs_.end()) return std::nullopt;
+  const auto& versions = run->second.versions;
+  for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
+    const Version& version = it->second;
+    if (version.state != VersionState::kCommitted || !version.record.has_value()) continue;
+    return CommittedSlot{it->first, version.slot_id, version.record->digest};
+  }
+  return std::nullopt;
+}
+
 StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
   std::vector<VersionInfo> list;

@@ -218,37 +218,52 @@ void AddDataCommands(CLI::App* app, Builder* builder, Arguments* args) {
 
 void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
   CLI::App* weights = app->add_subcommand(
-      "weights", "Look at the versions of a job's weights, import and export models");
+      "weights",
+      "Versions of a job's weights and stored models: list, check, import, export, delete");
   weights->require_subcommand(1);
   weights->footer("Examples:\n  titanctl weights ls\n  titanctl weights verify job-1@3");
-  CLI::App* ls = builder->Command(weights, "ls", "weights ls", "List versions and who holds them",
+  CLI::App* ls = builder->Command(weights, "ls", "weights ls",
+                                  "List versions and who holds them, stored models, and the disk",
                                   "  titanctl weights ls\n"
                                   "  titanctl weights ls job-1 -o json");
-  ls->add_option("job", args->weights.name, "Job id; default: all jobs");
+  ls->add_option("job", args->weights.name, "Job id; default: all jobs, and models");
   CLI::App* show =
-      builder->Command(weights, "show", "weights show", "Show one version: digest, config, tensors",
+      builder->Command(weights, "show", "weights show", "Show weights: digest, config, tensors",
                        "  titanctl weights show job-1\n"
                        "  titanctl weights show job-1@3 -o json");
   CLI::App* verify = builder->Command(weights, "verify", "weights verify",
-                                      "Hash the bytes of a version and compare with its record",
-                                      "  titanctl weights verify job-1@3");
+                                      "Hash the bytes of weights and compare with their record",
+                                      "  titanctl weights verify job-1@3\n"
+                                      "  titanctl weights verify base");
   CLI::App* imported = builder->Command(
       weights, "import", "weights import",
-      "Check a GGUF file or a Hugging Face folder in full and store it by its content",
-      "  titanctl weights import model.gguf --data run");
+      "Check a GGUF file or a Hugging Face folder in full and store it by its content, for "
+      "model.id",
+      "  titanctl weights import model.gguf --data run\n"
+      "  titanctl weights import folder --id base     \"model\": {\"id\": \"base\"}");
   imported->add_option("path", args->weights.name, "GGUF file or Hugging Face folder")->required();
+  imported->add_option("--id", args->weights.id, "Name for model.id, beside the id of the content");
+  imported->add_flag(
+      "--without_tokenizer", args->weights.without_tokenizer,
+      "Leave tokenizer and chat template unread: for weights to export, not for jobs");
   CLI::App* exported = builder->Command(
       weights, "export", "weights export",
-      "Write a version as a Hugging Face folder (f32 safetensors, tokenizer, chat template)",
+      "Write weights as a Hugging Face folder (f32 safetensors, tokenizer, chat template)",
       "  titanctl weights export job-1@3 --to exported\n"
-      "  titanctl weights export job-1 --to exported     the newest version");
+      "  titanctl weights export job-1 --to exported     the newest version, also of an ended job");
   exported->add_option("--to", args->weights.to, "Folder to write; it must not exist or be empty")
       ->required();
-  for (CLI::App* command : {show, verify, exported}) {
-    command->add_option("version", args->weights.name, "JOB or JOB@VERSION; default: the newest")
+  CLI::App* removed = builder->Command(weights, "rm", "weights rm",
+                                       "Delete a stored model, or the kept version of an ended job",
+                                       "  titanctl weights rm base\n"
+                                       "  titanctl weights rm job-1");
+  for (CLI::App* command : {show, verify, exported, removed}) {
+    command
+        ->add_option("weights", args->weights.name,
+                     "JOB (its newest version), JOB@VERSION, or a model's id or name")
         ->required();
   }
-  for (CLI::App* command : {ls, show, verify, imported, exported}) {
+  for (CLI::App* command : {ls, show, verify, imported, exported, removed}) {
     builder->Local(command);
     builder->Output(command);
   }

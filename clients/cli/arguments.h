@@ -84,8 +84,10 @@ struct DataOptions {
 };
 
 struct WeightsOptions {
-  std::string name;  // JOB or JOB@VERSION; of `ls` a job, empty: all; of `import` a path
+  std::string name;  // JOB, JOB@VERSION or a model; of `ls` a job, empty: all; of `import` a path
   std::string to;    // of `export`: the folder to write
+  std::string id;    // of `import`: a name beside the id; empty: none
+  bool without_tokenizer = false;  // of `import`
 };
 
 struct Arguments {

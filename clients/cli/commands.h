@@ -50,6 +50,7 @@ int ShowWeights(const Common& common, const WeightsOptions& options);
 int VerifyWeights(const Common& common, const WeightsOptions& options);
 int ImportWeights(const Common& common, const WeightsOptions& options);
 int ExportWeights(const Common& common, const WeightsOptions& options);
+int RemoveWeights(const Common& common, const WeightsOptions& options);
 
 }  // namespace titan::cli
 

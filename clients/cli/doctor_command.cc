@@ -7,7 +7,9 @@
 
 #include "clients/cli/commands.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/store_client.h"
 #include "clients/cluster/job_file.h"
+#include "core/formats/model_config.h"
 #include "core/formats/model_source.h"
 #include "core/runtime/endpoint.h"
 #include "services/rpc/config.h"
@@ -18,17 +20,32 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-StatusOr<JobNeeds> NeedsOf(const std::string& file) {
+StatusOr<formats::ModelConfig> ConfigOf(const std::string& data,
+                                        const config::v1::ModelSpec& model) {
+  if (model.id().empty()) {
+    const auto source = formats::OpenModelSource(model.path());
+    if (!source.ok()) return Annotate(source.status(), "model.path");
+    return (*source)->config();
+  }
+  const auto store = StoreClient::Open(data);
+  if (!store.ok()) {
+    return Annotate(store.status(), "model.id: is looked up in the weight store, which must run");
+  }
+  const auto stored = (*store)->models().FindModel(model.id());
+  if (!stored.ok()) return Annotate(stored.status(), "model.id");
+  return formats::ParseHfConfig(stored->manifest->model_config_json, "model.id");
+}
+
+StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file) {
   TITAN_ASSIGN_OR_RETURN(const cluster::JobFile job, cluster::ReadJobFile(file));
-  const auto source = formats::OpenModelSource(job.spec.model().path());
-  if (!source.ok()) return Annotate(source.status(), "model.path");
+  TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig model, ConfigOf(data, job.spec.model()));
   orchestrator::JobSpec spec;  // what MemoryNeeds reads, defaults as documented
   if (job.spec.schedule().has_max_age()) spec.schedule.max_age = job.spec.schedule().max_age();
   if (job.spec.training().has_shards()) spec.training.shards = job.spec.training().shards();
   spec.data.held_out = job.spec.data().held_out();
   if (!job.spec.model().mode().empty()) spec.model.mode = job.spec.model().mode();
   JobNeeds needs;
-  needs.memory = orchestrator::MemoryNeeds((*source)->config(), spec);
+  needs.memory = orchestrator::MemoryNeeds(model, spec);
   return needs;
 }
 
@@ -63,7 +80,7 @@ int Doctor(const Common& common, const DoctorOptions& options) {
   if (!listen.ok()) return Fail(listen.status());
   std::optional<JobNeeds> job;
   if (!options.job.empty()) {
-    auto needs = NeedsOf(options.job);
+    auto needs = NeedsOf(common.data, options.job);
     if (!needs.ok()) {
       job.emplace();
       job->problem = MessageOf(needs.status());

@@ -311,7 +311,8 @@ std::string ReportHtml(const ReportInput& input) {
       "<p class=\"sub\">{} \xc2\xb7 <b class=\"{}\">{}</b>{} \xc2\xb7 seed {} \xc2\xb7 {}</p>\n",
       EscapeHtml(job.job_id()), css, state,
       job.reason().empty() ? "" : " (" + EscapeHtml(job.reason()) + ")", job.spec().seed(),
-      EscapeHtml(job.spec().model().path()));
+      EscapeHtml(job.spec().model().id().empty() ? job.spec().model().path()
+                                                 : "model " + job.spec().model().id()));
   html += fmt::format("<p class=\"sub\">submitted {}{}</p>\n", Time(job.submitted_unix_ms()),
                       job.ended_unix_ms() > 0 ? ", ended " + Time(job.ended_unix_ms()) : "");
   html += Tiles(input, parity);

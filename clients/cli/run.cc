@@ -58,6 +58,7 @@ int Run(const Arguments& arguments) {
   if (command == "weights verify") return VerifyWeights(common, arguments.weights);
   if (command == "weights import") return ImportWeights(common, arguments.weights);
   if (command == "weights export") return ExportWeights(common, arguments.weights);
+  if (command == "weights rm") return RemoveWeights(common, arguments.weights);
   if (command == "completion") {
     Arguments ignored;
     std::cout << CompletionScript(*MakeParser(&ignored), arguments.shell);

@@ -56,6 +56,26 @@ StatusOr<std::unique_ptr<StoreClient>> StoreClient::Open(const std::string& data
   return std::unique_ptr<StoreClient>(new StoreClient(std::move(impl)));
 }
 
+weightstore::GrpcLeader& StoreClient::models() { return impl_->leader->port(); }
+
+StatusOr<weightstore::v1::ListStoredModelsResponse> StoreClient::ListStoredModels() {
+  weightstore::v1::ListStoredModelsResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  const grpc::Status status = impl_->stub->ListStoredModels(&context, {}, &response);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response;
+}
+
+StatusOr<uint64_t> StoreClient::Delete(const weightstore::v1::DeleteStoredModelRequest& request) {
+  weightstore::v1::DeleteStoredModelResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  const grpc::Status status = impl_->stub->DeleteStoredModel(&context, request, &response);
+  if (!status.ok()) return rpc::FromGrpc(status);
+  return response.freed_bytes();
+}
+
 StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
     const std::string& run_id) {
   weightstore::v1::ListVersionsRequest request;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "services/weightstore_client/grpc_leader.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
 #include "weightstore/client/slot_mapping.h"
 
@@ -23,6 +24,11 @@ class StoreClient {
 
   // NotFound: no such run.
   StatusOr<weightstore::v1::ListVersionsResponse> ListVersions(const std::string& run_id);
+  StatusOr<weightstore::v1::ListStoredModelsResponse> ListStoredModels();
+  // The bytes that became free. NotFound.
+  StatusOr<uint64_t> Delete(const weightstore::v1::DeleteStoredModelRequest& request);
+  // What is kept on disk; lives as long as this object.
+  weightstore::GrpcLeader& models();
   // Maps a committed version; it stays as long as the result lives.
   StatusOr<weightstore::MappedSlot> Map(const std::string& run_id, uint64_t version);
 

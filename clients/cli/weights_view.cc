@@ -29,49 +29,75 @@ StatusOr<VersionName> ParseVersionName(const std::string& text) {
   return name;
 }
 
-std::string NameOf(VersionState state) {
-  const std::string name = VersionState_Name(state);
+bool IsVersionName(const std::string& text) {
+  return text.find('@') != std::string::npos || text.starts_with("job-");
+}
+
+std::string StateOf(const VersionInfo& version) {
+  if (!IsMapped(version) && version.kept_bytes() > 0) return "KEPT";
+  const std::string name = VersionState_Name(version.state());
   constexpr std::string_view kPrefix = "VERSION_STATE_";
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "UNKNOWN";
 }
 
-bool IsReadable(VersionState state) { return state == VERSION_STATE_COMMITTED; }
+bool IsMapped(const VersionInfo& version) { return version.state() == VERSION_STATE_COMMITTED; }
+bool IsReadable(const VersionInfo& version) {
+  return IsMapped(version) || version.kept_bytes() > 0;
+}
+
+std::string MebiBytes(uint64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
 
 StatusOr<VersionInfo> ChooseVersion(const ListVersionsResponse& versions, const VersionName& name) {
   const VersionInfo* chosen = nullptr;
+  std::string reason;
   for (const VersionInfo& version : versions.versions()) {
-    if (name.version.has_value() ? version.version() == *name.version
-                                 : IsReadable(version.state())) {
+    if (!version.not_kept_reason().empty())
+      reason = "; it was not kept: " + version.not_kept_reason();
+    if (name.version.has_value() ? version.version() == *name.version : IsReadable(version)) {
       chosen = &version;
     }
   }
   if (chosen == nullptr && name.version.has_value()) {
     return NotFound(name.job + " has no version " + std::to_string(*name.version));
   }
-  if (chosen == nullptr || !IsReadable(chosen->state())) {
-    return FailedPrecondition((chosen == nullptr
-                                   ? name.job + " has no version whose weights are in memory"
-                                   : "version " + std::to_string(chosen->version()) + " of " +
-                                         name.job + " is " + NameOf(chosen->state()) +
-                                         ": its weights are not in memory") +
-                              "; the store holds the newest versions while the job lives");
+  if (chosen != nullptr && IsReadable(*chosen)) return *chosen;
+  if (chosen == nullptr) {
+    return FailedPrecondition(name.job + " has no version whose weights are in memory or on disk" +
+                              reason);
   }
-  return *chosen;
+  return FailedPrecondition("version " + std::to_string(chosen->version()) + " of " + name.job +
+                            " is " + StateOf(*chosen) +
+                            ": its weights are neither in memory nor on disk; the newest versions "
+                            "are in memory while the job lives, its last one is kept" +
+                            (chosen->not_kept_reason().empty() ? "" : reason));
 }
 
 std::vector<std::string> VersionHead() {
-  return {"JOB", "VERSION", "STATE", "DIGEST", "STEP", "COMMITTED", "HOLDERS"};
+  return {"JOB", "VERSION", "STATE", "DIGEST", "STEP", "COMMITTED", "DISK", "HOLDERS"};
 }
 
 std::vector<std::string> VersionRow(const std::string& job, const VersionInfo& version) {
   const auto seconds = static_cast<std::time_t>(version.committed_unix_ms() / 1000);
   return {job,
           std::to_string(version.version()),
-          NameOf(version.state()),
+          StateOf(version),
           version.weights_digest().empty() ? "-" : version.weights_digest(),
           version.version() == 0 ? "-" : std::to_string(version.train_step()),
           seconds == 0 ? "-" : fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
+          version.kept_bytes() == 0 ? "-" : MebiBytes(version.kept_bytes()),
           fmt::format("{}", fmt::join(version.holders(), ", "))};
+}
+
+std::vector<std::string> ModelHead() { return {"MODEL", "NAMES", "DIGEST", "STORED", "DISK"}; }
+
+std::vector<std::string> ModelRow(const StoredModel& model) {
+  const auto seconds = static_cast<std::time_t>(model.stored_unix_ms() / 1000);
+  return {model.id(),
+          model.names().empty() ? "-" : fmt::format("{}", fmt::join(model.names(), ", ")),
+          model.weights_digest(), fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
+          MebiBytes(model.num_bytes())};
 }
 
 }  // namespace titan::cli

@@ -23,10 +23,17 @@ struct VersionName {
 // InvalidArgument: no job, or what follows @ is not a number.
 StatusOr<VersionName> ParseVersionName(const std::string& text);
 
-// "COMMITTED" of VERSION_STATE_COMMITTED.
-std::string NameOf(weightstore::v1::VersionState state);
-// It has bytes that a reader may map.
-bool IsReadable(weightstore::v1::VersionState state);
+// Names a job or one of its versions ("job-1", "x@3"), not a model.
+bool IsVersionName(const std::string& text);
+
+// "COMMITTED" of VERSION_STATE_COMMITTED; "KEPT" of a version that is on disk only.
+std::string StateOf(const weightstore::v1::VersionInfo& version);
+// Its bytes can be mapped out of the store's memory.
+bool IsMapped(const weightstore::v1::VersionInfo& version);
+// They can, or they are on disk.
+bool IsReadable(const weightstore::v1::VersionInfo& version);
+// "12.3 MiB".
+std::string MebiBytes(uint64_t bytes);
 
 // The version that is meant: the one that is named, else the newest that can be read. NotFound: no
 // such version; FailedPrecondition: it is there as a record only.
@@ -37,6 +44,9 @@ StatusOr<weightstore::v1::VersionInfo> ChooseVersion(
 std::vector<std::string> VersionHead();
 std::vector<std::string> VersionRow(const std::string& job,
                                     const weightstore::v1::VersionInfo& version);
+// The table of models (imported and kept).
+std::vector<std::string> ModelHead();
+std::vector<std::string> ModelRow(const weightstore::v1::StoredModel& model);
 
 }  // namespace titan::cli
 

@@ -42,17 +42,23 @@ const JsonNode* Find(const JsonNode& node, std::string_view name) {
   return nullptr;
 }
 
-// data.path and data.id stand for each other: what names one of them takes the other one's earlier
-// value away.
-void KeepOneSource(bool names_path, bool names_id, config::v1::JobSpec* spec) {
-  if (names_path && !names_id) spec->mutable_data()->clear_id();
-  if (names_id && !names_path) spec->mutable_data()->clear_path();
+// path and id stand for each other, in data as in model: what names one of them takes the other
+// one's earlier value away.
+template <typename Source>
+void KeepOneSource(bool names_path, bool names_id, Source* source) {
+  if (names_path && !names_id) source->clear_id();
+  if (names_id && !names_path) source->clear_path();
 }
 
 // Resolves the paths that this document sets.
 Status ResolvePaths(const JsonNode& root, const std::string& folder, JobFile* job) {
   if (const JsonNode* data = Find(root, "data"); data != nullptr) {
-    KeepOneSource(Find(*data, "path") != nullptr, Find(*data, "id") != nullptr, &job->spec);
+    KeepOneSource(Find(*data, "path") != nullptr, Find(*data, "id") != nullptr,
+                  job->spec.mutable_data());
+  }
+  if (const JsonNode* model = Find(root, "model"); model != nullptr) {
+    KeepOneSource(Find(*model, "path") != nullptr, Find(*model, "id") != nullptr,
+                  job->spec.mutable_model());
   }
   for (const char* part : {"model", "data"}) {
     const JsonNode* message = Find(root, part);
@@ -115,8 +121,14 @@ StatusOr<JobFile> ReadJobFile(const std::string& file,
   const std::string here = fs::current_path(error).string();
   for (const std::string& assignment : assignments) {
     TITAN_RETURN_IF_ERROR(rpc::SetConfigValue(assignment, "--set", &job.spec, &job.origins));
-    KeepOneSource(assignment.starts_with("data.path="), assignment.starts_with("data.id="),
-                  &job.spec);
+    if (assignment.starts_with("data.")) {
+      KeepOneSource(assignment.starts_with("data.path="), assignment.starts_with("data.id="),
+                    job.spec.mutable_data());
+    }
+    if (assignment.starts_with("model.")) {
+      KeepOneSource(assignment.starts_with("model.path="), assignment.starts_with("model.id="),
+                    job.spec.mutable_model());
+    }
     for (const std::string field : {"model.path", "data.path"}) {
       if (!assignment.starts_with(field + "=")) continue;
       std::string* path = field == "model.path" ? job.spec.mutable_model()->mutable_path()

@@ -25,7 +25,8 @@ StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder);
 // Writes a whole folder: config.json, generation_config.json, tokenizer.json,
 // tokenizer_config.json with the chat template, model.safetensors (F32). Everything is written into
 // a folder beside it, "<folder>.partial-<process>-<n>", which takes the name when Finish succeeds;
-// an abandoned writer removes it. Memory does not grow with the model. One thread.
+// an abandoned writer removes it, and the next one beside it what a killed process left. Memory
+// does not grow with the model. One thread.
 class HfFolderWriter {
  public:
   // FailedPrecondition: the folder exists and is not empty. InvalidArgument: the bundle.

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "core/base/check.h"
 #include "core/base/durable_file.h"
@@ -16,6 +19,26 @@ namespace titan::formats {
 namespace {
 
 constexpr int kMaxTries = 1000;  // of names for the folder that is being written
+
+// Removes what processes that were killed left beside `folder`: "<folder>.partial-<pid>-<n>".
+void RemoveAbandoned(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  const std::string prefix = path.filename().string() + ".partial-";
+  const std::filesystem::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  std::vector<std::filesystem::path> abandoned;
+  for (std::filesystem::directory_iterator at(parent, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    pid_t pid = 0;
+    const char* last = name.data() + name.size();
+    const auto [stop, bad] = std::from_chars(name.data() + prefix.size(), last, pid);
+    if (bad != std::errc() || stop == last || *stop != '-' || pid <= 0) continue;
+    if (kill(pid, 0) != 0 && errno == ESRCH) abandoned.push_back(at->path());
+  }
+  for (const auto& folder_left : abandoned) std::filesystem::remove_all(folder_left, error);
+}
 
 // A new folder beside `folder`.
 StatusOr<std::string> MakePartial(const std::string& folder) {
@@ -47,6 +70,7 @@ StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
   }
   HfFolderWriter writer;
   writer.folder_ = root.string();
+  RemoveAbandoned(writer.folder_);
   TITAN_ASSIGN_OR_RETURN(writer.partial_, MakePartial(writer.folder_));
   const std::pair<const char*, const std::string*> files[] = {
       {"config.json", &texts.config_json},

@@ -50,7 +50,8 @@ Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
 }
 
 Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const void* slot,
-                      const formats::ModelBundle& bundle, const std::string& folder) {
+                      const formats::ModelBundle& bundle, const std::string& folder,
+                      const std::function<Status()>& go_on) {
   TITAN_ASSIGN_OR_RETURN(formats::HfFolderWriter writer,
                          formats::HfFolderWriter::Create(folder, bundle));
   std::vector<float> values;
@@ -62,7 +63,22 @@ Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const vo
       values.resize(static_cast<size_t>(rows.num_elements()));
       ReadParameter(pool, rows, slot, values);
       TITAN_RETURN_IF_ERROR(writer.Append(p.name, values));
+      if (go_on) TITAN_RETURN_IF_ERROR(go_on());
     }
+  }
+  return writer.Finish();
+}
+
+Status ExportHfFolder(const formats::ModelSource& source, const formats::ModelBundle& bundle,
+                      const std::string& folder, const std::function<Status()>& go_on) {
+  TITAN_ASSIGN_OR_RETURN(formats::HfFolderWriter writer,
+                         formats::HfFolderWriter::Create(folder, bundle));
+  std::vector<float> values;
+  for (const formats::TensorSpec& tensor : source.tensors()) {
+    values.resize(static_cast<size_t>(tensor.num_elements()));
+    TITAN_RETURN_IF_ERROR(source.ReadTensorF32(tensor.name, values));
+    TITAN_RETURN_IF_ERROR(writer.Append(tensor.name, values));
+    if (go_on) TITAN_RETURN_IF_ERROR(go_on());
   }
   return writer.Finish();
 }

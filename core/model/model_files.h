@@ -5,6 +5,7 @@
 #ifndef TITAN_CORE_MODEL_MODEL_FILES_H_
 #define TITAN_CORE_MODEL_MODEL_FILES_H_
 
+#include <functional>
 #include <string>
 
 #include "core/base/status.h"
@@ -26,9 +27,15 @@ Status LoadWeights(kernels::Pool& pool, const formats::ModelSource& source,
 // Writes a folder that transformers loads: the bundle's files and model.safetensors (F32, names and
 // shapes of the table; a bfloat16 is widened exactly) out of the slot, which may be a version
 // mapped from the weight store. Beside the slot a few MiB are in memory. The folder appears
-// whole or not at all: errors of formats::HfFolderWriter. REQUIRES: table is of bundle.config.
+// whole or not at all: errors of formats::HfFolderWriter. `go_on` (may be empty) is asked between
+// blocks; its failure ends the export, leaves nothing and is returned. REQUIRES: table is of
+// bundle.config.
 Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const void* slot,
-                      const formats::ModelBundle& bundle, const std::string& folder);
+                      const formats::ModelBundle& bundle, const std::string& folder,
+                      const std::function<Status()>& go_on = {});
+// The same out of a source, a tensor in memory at a time. REQUIRES: source has bundle.config.
+Status ExportHfFolder(const formats::ModelSource& source, const formats::ModelBundle& bundle,
+                      const std::string& folder, const std::function<Status()>& go_on = {});
 
 }  // namespace titan::model
 

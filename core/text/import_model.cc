@@ -12,6 +12,19 @@
 
 namespace titan::text {
 
+namespace {
+
+// The texts as an export writes them, so that an exported model is imported as the same bundle.
+Status Normalize(formats::ModelBundle& bundle, const std::string& where) {
+  StatusOr<formats::FolderTexts> texts = formats::FolderTextsOf(bundle);
+  if (!texts.ok()) return Annotate(texts.status(), where);
+  bundle.generation_config_json = std::move(texts->generation_config_json);
+  bundle.tokenizer_config_json = std::move(texts->tokenizer_config_json);
+  return OkStatus();
+}
+
+}  // namespace
+
 StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions& options) {
   ImportedModel model;
   TITAN_ASSIGN_OR_RETURN(model.source, formats::OpenModelSource(path));
@@ -19,7 +32,10 @@ StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions
   formats::ModelBundle& bundle = model.bundle;
   bundle.config = model.source->config();
   bundle.generation_config_json = model.source->generation_config();
-  if (options.without_tokenizer) return model;
+  if (options.without_tokenizer) {
+    TITAN_RETURN_IF_ERROR(Normalize(bundle, where));
+    return model;
+  }
   bundle.chat_template = model.source->chat_template();
   if (!bundle.chat_template.empty()) {
     if (!IsValidUtf8(bundle.chat_template)) {
@@ -28,7 +44,10 @@ StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions
     const auto parsed = ChatTemplate::Parse(bundle.chat_template);
     if (!parsed.ok()) return Annotate(parsed.status(), fmt::format("{}: chat template", where));
   }
-  if (model.source->tokenizer().empty()) return model;
+  if (model.source->tokenizer().empty()) {
+    TITAN_RETURN_IF_ERROR(Normalize(bundle, where));
+    return model;
+  }
   TITAN_ASSIGN_OR_RETURN(const formats::TokenizerMaterial material,
                          ToHfTokenizer(model.source->tokenizer(), where));
   TITAN_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
@@ -40,6 +59,7 @@ StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions
   }
   bundle.tokenizer_json = material.tokenizer_json;
   bundle.tokenizer_config_json = material.tokenizer_config_json;
+  TITAN_RETURN_IF_ERROR(Normalize(bundle, where));
   return model;
 }
 

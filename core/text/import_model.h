@@ -29,7 +29,8 @@ struct ImportedModel {
 // path: a GGUF file, a folder in Hugging Face layout, or a folder that holds one GGUF file; told
 // apart by what they hold, not by their names. The tokenizer (if there is one) has been loaded, a
 // GGUF's written as tokenizer.json, and the chat template parsed; the tokenizer's ids fit the
-// model's vocabulary. The values of the tensors are checked when they are read. NotFound,
+// model's vocabulary. The bundle's texts are those that an export writes: exported and imported
+// again it is equal. The values of the tensors are checked when they are read. NotFound,
 // InvalidArgument, Unimplemented: file and field first, as OpenModelSource, Tokenizer::FromMaterial
 // and ChatTemplate::Parse.
 StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions& options = {});

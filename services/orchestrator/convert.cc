@@ -31,6 +31,7 @@ JobSpec FromProto(const config::v1::JobSpec& proto) {
   if (!proto.kind().empty()) spec.kind = proto.kind();
   spec.seed = proto.seed();
   TITAN_TAKE_TEXT(model, path);
+  TITAN_TAKE_TEXT(model, id);
   TITAN_TAKE_TEXT(model, mode);
   TITAN_TAKE(model, max_sequence_tokens);
   TITAN_TAKE_TEXT(data, path);
@@ -82,6 +83,7 @@ config::v1::JobSpec ToProto(const JobSpec& spec) {
   out.set_kind(spec.kind);
   out.set_seed(spec.seed);
   out.mutable_model()->set_path(spec.model.path);
+  out.mutable_model()->set_id(spec.model.id);
   out.mutable_model()->set_mode(spec.model.mode);
   out.mutable_model()->set_max_sequence_tokens(spec.model.max_sequence_tokens);
   out.mutable_data()->set_path(spec.data.path);

@@ -59,6 +59,8 @@ StatusOr<std::unique_ptr<OrchestratorDaemon>> OrchestratorDaemon::Create(
   TITAN_ASSIGN_OR_RETURN(auto jobs, journal->ReadJobs());
   std::unique_ptr<OrchestratorDaemon> daemon(
       new OrchestratorDaemon(config, context, std::move(journal)));
+  TITAN_ASSIGN_OR_RETURN(daemon->models_, weightstore::GrpcLeader::Create(
+                                              context.client, config.weightstore_address()));
   TITAN_ASSIGN_OR_RETURN(daemon->weight_store_,
                          GrpcWeightStorePort::Create(daemon->ports_, config.weightstore_address()));
   daemon->driver_ =

@@ -37,6 +37,7 @@
 #include "services/orchestrator/weight_store_port.h"
 #include "services/rpc/daemon.h"
 #include "services/rpc/rpc_server.h"
+#include "services/weightstore_client/grpc_leader.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
@@ -137,6 +138,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   rpc::DaemonContext& context_;
   std::unique_ptr<Journal> journal_;
   const DataFiles data_files_;
+  std::unique_ptr<weightstore::GrpcLeader> models_;  // of the weight store; blocking pool only
   WorkerRegistry workers_;
   PortContext ports_;
   GrpcGeneratorPort generators_;

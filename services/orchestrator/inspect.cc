@@ -25,8 +25,8 @@ constexpr size_t kMaxNameBytes = 256;
 
 // The field that an error of PrepareData speaks of.
 std::string FieldOf(const std::string& message) {
-  for (const char* field : {"model.path", "model.max_sequence_tokens", "data.held_out", "data.id",
-                            "data.system_prompt"}) {
+  for (const char* field : {"model.path", "model.id", "model.max_sequence_tokens", "data.held_out",
+                            "data.id", "data.system_prompt"}) {
     if (message.starts_with(std::string(field) + ":")) return field;
   }
   return "data.path";
@@ -54,7 +54,7 @@ asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
   if (!check.problems.empty()) co_return response;
   // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
   const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
-    return PrepareData(*spec, data_files_);
+    return PrepareData(*spec, data_files_, *models_);
   };
   const StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) {
@@ -87,7 +87,7 @@ asio::awaitable<StatusOr<PreparedData>> OrchestratorDaemon::DataOf(std::string j
   if (inspected_job_ == job_id) co_return inspected_data_;
   const std::shared_ptr<const JobSpec> spec = job.spec;
   const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
-    return PrepareData(*spec, data_files_);
+    return PrepareData(*spec, data_files_, *models_);
   };
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (prepared.ok()) {

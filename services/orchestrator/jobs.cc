@@ -133,7 +133,7 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   }
   // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
   const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
-    return PrepareData(*spec, data_files_);
+    return PrepareData(*spec, data_files_, *models_);
   };
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) co_return prepared.status();
@@ -157,8 +157,11 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   submit.run_id =
       submit.job_id + "-" + ToHex(Hash64(request.request_id() + context_.incarnation)).substr(0, 8);
   submit.request_id = request.request_id();
-  submit.spec = spec;
-  submit.spec_bytes = request.spec().SerializeAsString();
+  // A name may stand for another model one day; the job is of the one it stands for now.
+  config::v1::JobSpec resolved = request.spec();
+  if (!prepared->model_id.empty()) resolved.mutable_model()->set_id(prepared->model_id);
+  submit.spec = std::make_shared<const JobSpec>(FromProto(resolved));
+  submit.spec_bytes = resolved.SerializeAsString();
   submit.dataset = prepared->dataset;
   submit.stop_token_ids = prepared->renderer->stop_token_ids();
   submission->job_id = submit.job_id;

@@ -39,7 +39,7 @@ struct PortContext {
   std::map<std::string, PreparedData> runs;   // by run id, while the job lives
   std::map<WorkerName, RewardDescription> rewards;
 
-  // Loading and pinning move a whole version.
+  // Loading, pinning and keeping move a whole version.
   rpc::Milliseconds BulkDeadline() const { return rpc_deadline * 6; }
 
   // Answers without a call, but not from inside the port.

@@ -5,7 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "core/formats/model_source.h"
+#include "core/base/hash.h"
+#include "core/formats/model_bundle.h"
 #include "core/runtime/files.h"
 
 namespace titan::orchestrator {
@@ -17,10 +18,9 @@ std::string LineOf(const std::string& file, const DataRow& row) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& spec) {
-  const auto source = formats::OpenModelSource(spec.model.path);
-  if (!source.ok()) return Annotate(source.status(), "model.path");
-  const formats::ModelConfig& config = (*source)->config();
+StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& spec,
+                                                               const ModelTexts& model) {
+  const formats::ModelConfig& config = model.config;
   if (spec.model.max_sequence_tokens > static_cast<uint32_t>(config.max_position_embeddings)) {
     return InvalidArgument(
         "model.max_sequence_tokens: is " + std::to_string(spec.model.max_sequence_tokens) +
@@ -28,12 +28,16 @@ StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& sp
   }
   std::unique_ptr<PromptRenderer> renderer(new PromptRenderer());
   renderer->config_ = config;
-  auto tokenizer = text::Tokenizer::FromMaterial((*source)->tokenizer(), spec.model.path);
-  if (!tokenizer.ok()) return Annotate(tokenizer.status(), "model.path");
+  if (model.tokenizer.empty()) {
+    return InvalidArgument(model.field + ": " + model.name +
+                           ": comes without a tokenizer, which prompts and replies need");
+  }
+  auto tokenizer = text::Tokenizer::FromMaterial(model.tokenizer, model.name);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), model.field);
   renderer->tokenizer_ = *std::move(tokenizer);
-  if (!(*source)->chat_template().empty()) {
-    auto parsed = text::ChatTemplate::Parse((*source)->chat_template());
-    if (!parsed.ok()) return Annotate(parsed.status(), "model.path: " + spec.model.path);
+  if (!model.chat_template.empty()) {
+    auto parsed = text::ChatTemplate::Parse(model.chat_template);
+    if (!parsed.ok()) return Annotate(parsed.status(), model.field + ": " + model.name);
     renderer->chat_template_ = *std::move(parsed);
   }
   const text::Tokenizer& t = *renderer->tokenizer_;
@@ -122,7 +126,39 @@ Status PromptRenderer::Render(const JobSpec& spec, const std::string& file,
   return OkStatus();
 }
 
-StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files) {
+StatusOr<ModelTexts> ReadModelTexts(const JobSpec& spec, weightstore::ModelPort& models) {
+  ModelTexts texts;
+  if (spec.model.id.empty()) {
+    texts.field = "model.path";
+    texts.name = spec.model.path;
+    const auto source = formats::OpenModelSource(spec.model.path);
+    if (!source.ok()) return Annotate(source.status(), texts.field);
+    texts.config = (*source)->config();
+    texts.tokenizer = (*source)->tokenizer();
+    texts.chat_template = (*source)->chat_template();
+    return texts;
+  }
+  texts.field = "model.id";
+  const auto model = models.FindModel(spec.model.id);
+  if (!model.ok()) return Annotate(model.status(), texts.field);
+  texts.id = model->id;
+  texts.name = "model " + spec.model.id;
+  Hash128 digest;
+  if (!FromHex(model->bundle, &digest)) {
+    return FailedPrecondition("model.id: " + texts.name + ": has no configuration and tokenizer");
+  }
+  const auto text = models.ReadBlob(digest, model->bundle_bytes);
+  if (!text.ok()) return Annotate(text.status(), "model.id: " + texts.name);
+  const auto bundle = formats::DecodeBundle(*text, texts.name);
+  if (!bundle.ok()) return Annotate(bundle.status(), texts.field);
+  texts.config = bundle->config;
+  texts.tokenizer = formats::TokenizerMaterialOf(*bundle);
+  texts.chat_template = bundle->chat_template;
+  return texts;
+}
+
+StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files,
+                                   weightstore::ModelPort& models) {
   const bool stored = !spec.data.id.empty();
   const std::string field = stored ? "data.id" : "data.path";
   // A pipe or a device would hold this thread as long as it likes.
@@ -138,10 +174,13 @@ StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_fi
   const std::string name = stored ? "data " + spec.data.id : spec.data.path;
   TITAN_ASSIGN_OR_RETURN(Dataset dataset, ParseDataset(*bytes, name));
   TITAN_RETURN_IF_ERROR(DataOrder::Create(dataset, spec.seed, spec.data.held_out).status());
-  TITAN_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer, PromptRenderer::Open(spec));
+  TITAN_ASSIGN_OR_RETURN(const ModelTexts texts, ReadModelTexts(spec, models));
+  TITAN_ASSIGN_OR_RETURN(std::unique_ptr<PromptRenderer> renderer,
+                         PromptRenderer::Open(spec, texts));
   TITAN_RETURN_IF_ERROR(renderer->Render(spec, name, &dataset));
   PreparedData prepared;
   prepared.renderer = std::move(renderer);
+  prepared.model_id = texts.id;
   prepared.dataset = std::make_shared<const Dataset>(std::move(dataset));
   return prepared;
 }

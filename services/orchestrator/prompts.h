@@ -14,20 +14,35 @@
 
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
+#include "core/formats/model_source.h"
 #include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "orchestrator/dataset.h"
 #include "orchestrator/job_spec.h"
 #include "services/orchestrator/data_files.h"
+#include "weightstore/client/stored_model.h"
 
 namespace titan::orchestrator {
+
+// What the orchestrator reads of a job's model.
+struct ModelTexts {
+  std::string field;  // model.path or model.id, for messages
+  std::string name;   // for messages
+  std::string id;     // of a model in the weight store; "" = it is read from its path
+  formats::ModelConfig config;
+  formats::TokenizerMaterial tokenizer;
+  std::string chat_template;
+};
+// Out of spec.model.path, or of the bundle of spec.model.id in the weight store. Errors name the
+// field. Blocks.
+StatusOr<ModelTexts> ReadModelTexts(const JobSpec& spec, weightstore::ModelPort& models);
 
 // Immutable; any thread.
 class PromptRenderer {
  public:
-  // Opens the model at spec.model.path (tokenizer and template only). Errors name model.path or
-  // model.max_sequence_tokens.
-  static StatusOr<std::unique_ptr<PromptRenderer>> Open(const JobSpec& spec);
+  // Errors name the model's field or model.max_sequence_tokens.
+  static StatusOr<std::unique_ptr<PromptRenderer>> Open(const JobSpec& spec,
+                                                        const ModelTexts& model);
 
   // Fills rendered_prompt and prompt_token_ids of every row. InvalidArgument names the file (as
   // `file`), the line and the field: a template that refuses the messages, a prompt that leaves no
@@ -61,10 +76,12 @@ class PromptRenderer {
 struct PreparedData {
   std::shared_ptr<const PromptRenderer> renderer;
   std::shared_ptr<const Dataset> dataset;
+  std::string model_id;  // what model.id stands for, when it may be a name; "" = there is none
 };
 // Reads the data file (the one at data.path, or of data.id in `data_files`) and the model's
 // tokenizer, renders all prompts, checks data.held_out. Blocks.
-StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files);
+StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files,
+                                   weightstore::ModelPort& models);
 
 }  // namespace titan::orchestrator
 

@@ -56,7 +56,7 @@ void GrpcWeightStorePort::End(const std::string& run_id, std::function<void()> d
   request.set_request_id(run_id + "-end");
   request.set_run_id(run_id);
   rpc::CallUnaryThen(
-      context_.client, *stub_, &Async::EndRun, std::move(request), context_.rpc_deadline,
+      context_.client, *stub_, &Async::EndRun, std::move(request), context_.BulkDeadline(),
       [this, run_id, done = std::move(done)](StatusOr<pb::EndRunResponse> reply) {
         const StatusCode code = reply.status().code();
         if (code != StatusCode::kUnavailable && code != StatusCode::kDeadlineExceeded) {

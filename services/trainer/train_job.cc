@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/formats/model_config.h"
-#include "core/formats/model_source.h"
+#include "core/formats/model_bundle.h"
 #include "core/model/model_files.h"
 #include "core/runtime/log.h"
 #include "core/runtime/machine.h"
+#include "core/text/import_model.h"
 #include "services/contract/contract.h"
+#include "services/models/manifest_of.h"
+#include "services/models/stored_source.h"
 
 namespace titan::services {
 
@@ -22,27 +24,6 @@ namespace {
 
 // A reader that does not let go of its version within this blocks the run for good.
 constexpr std::chrono::milliseconds kRingWait{60'000};
-
-weightstore::Manifest ManifestOf(const model::Decoder& decoder) {
-  weightstore::Manifest manifest;
-  for (const model::Parameter& parameter : decoder.table().parameters()) {
-    weightstore::TensorEntry entry;
-    entry.name = parameter.name;
-    entry.shape = parameter.shape;
-    const bool bf16 = parameter.element == kernels::Element::kBf16;
-    entry.dtype = bf16 ? weightstore::DType::kBf16 : weightstore::DType::kF32;
-    if (parameter.layout == model::Layout::kPanels) {
-      entry.layout = bf16 ? weightstore::Layout::kPanels32K2 : weightstore::Layout::kPanels32;
-    }
-    entry.offset = static_cast<uint64_t>(parameter.offset);
-    entry.num_bytes = static_cast<uint64_t>(parameter.bytes);
-    manifest.tensors.push_back(std::move(entry));
-  }
-  manifest.slot_bytes = static_cast<uint64_t>(decoder.table().slot_bytes());
-  manifest.model_config_json = formats::ToHfConfigJson(decoder.config());
-  manifest.numerics_mode = model::ModeName(decoder.mode());
-  return manifest;
-}
 
 }  // namespace
 
@@ -98,9 +79,10 @@ StatusOr<TrainingSample> ParseSample(const v1::TrainingSample& message) {
   return sample;
 }
 
-TrainJob::TrainJob(weightstore::LeaderPort& leader, kernels::Pool& pool, const Clock& clock,
-                   Options options)
+TrainJob::TrainJob(weightstore::LeaderPort& leader, weightstore::ModelPort& models,
+                   kernels::Pool& pool, const Clock& clock, Options options)
     : leader_(leader),
+      models_(models),
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
@@ -108,18 +90,35 @@ TrainJob::TrainJob(weightstore::LeaderPort& leader, kernels::Pool& pool, const C
                   options_.config.daemon().worker_id()) {}
 
 StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& leader,
+                                                    weightstore::ModelPort& models,
                                                     kernels::Pool& pool, const Clock& clock,
                                                     Options options) {
-  auto job = std::unique_ptr<TrainJob>(new TrainJob(leader, pool, clock, std::move(options)));
+  auto job =
+      std::unique_ptr<TrainJob>(new TrainJob(leader, models, pool, clock, std::move(options)));
   TITAN_RETURN_IF_ERROR(job->Load());
   return job;
+}
+
+StatusOr<text::ImportedModel> TrainJob::OpenModel() {
+  const config::v1::ModelSpec& spec = options_.spec.model();
+  if (spec.id().empty()) {
+    auto opened = text::ImportModel(spec.path());
+    if (!opened.ok()) return Annotate(opened.status(), "model.path");
+    return opened;
+  }
+  const auto model = models_.FindModel(spec.id());
+  if (!model.ok()) return Annotate(model.status(), "model.id");
+  auto opened = OpenStoredModel(models_, *model);
+  if (!opened.ok()) return Annotate(opened.status(), "model.id");
+  return opened;
 }
 
 Status TrainJob::Load() {
   const config::v1::JobSpec& spec = options_.spec;
   const auto mode = model::ModeFromName(spec.model().mode());
   if (!mode.ok()) return Annotate(mode.status(), "model.mode");
-  TITAN_ASSIGN_OR_RETURN(const auto source, formats::OpenModelSource(spec.model().path()));
+  TITAN_ASSIGN_OR_RETURN(const text::ImportedModel opened, OpenModel());
+  const formats::ModelSource* const source = opened.source.get();
   // Tables for the job's sequences alone; a position's entry is the same in a table of any length.
   const int64_t context = source->config().max_position_embeddings;
   TITAN_ASSIGN_OR_RETURN(
@@ -144,7 +143,11 @@ Status TrainJob::Load() {
   publisher.socket_path = options_.config.weightstore_socket();
   publisher.run_id = options_.run_id;
   publisher.request_id = options_.incarnation + "/" + options_.run_id;
-  publisher.manifest = ManifestOf(*decoder_);
+  publisher.manifest = ManifestOf(decoder_->table(), decoder_->config());
+  // Every version can be exported and chatted with from what the store has.
+  TITAN_ASSIGN_OR_RETURN(const Hash128 bundle,
+                         models_.PutBundle(formats::EncodeBundle(opened.bundle)));
+  publisher.manifest.bundle = ToHex(bundle);
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
   publisher.max_age = spec.schedule().max_age();

@@ -17,6 +17,7 @@
 #include "core/base/status.h"
 #include "core/kernels/pool.h"
 #include "core/model/decoder.h"
+#include "core/text/import_model.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/config/v1/job.pb.h"
 #include "titan/trainer/v1/trainer.pb.h"
@@ -24,6 +25,7 @@
 #include "trainer/training_sample.h"
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/publisher.h"
+#include "weightstore/client/stored_model.h"
 #include "weightstore/client/subscriber.h"
 
 namespace titan::services {
@@ -44,10 +46,12 @@ class TrainJob {
     std::string incarnation;
   };
 
-  // Loads the model, takes the run over and publishes version 0. leader, pool and clock must
-  // outlive the job. InvalidArgument, NotFound, Unimplemented: the model or the spec;
+  // Loads the model (model.path, or model.id out of the store), takes the run over and publishes
+  // version 0, whose manifest names the model's bundle. leader, models, pool and clock must outlive
+  // the job. InvalidArgument, NotFound, Unimplemented: the model or the spec;
   // ResourceExhausted: memory, with the numbers; codes of Publisher.
   static StatusOr<std::unique_ptr<TrainJob>> Start(weightstore::LeaderPort& leader,
+                                                   weightstore::ModelPort& models,
                                                    kernels::Pool& pool, const Clock& clock,
                                                    Options options);
 
@@ -62,8 +66,9 @@ class TrainJob {
       const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
 
  private:
-  TrainJob(weightstore::LeaderPort& leader, kernels::Pool& pool, const Clock& clock,
-           Options options);
+  TrainJob(weightstore::LeaderPort& leader, weightstore::ModelPort& models, kernels::Pool& pool,
+           const Clock& clock, Options options);
+  StatusOr<text::ImportedModel> OpenModel();
   Status Load();
   StatusOr<std::string> Publish(uint64_t version, const std::string& plan_digest, uint64_t step);
   StatusOr<trainer::v1::TrainStepResponse> DoStep(
@@ -71,6 +76,7 @@ class TrainJob {
   double Now() const { return Seconds(clock_.Now()); }
 
   weightstore::LeaderPort& leader_;
+  weightstore::ModelPort& models_;
   kernels::Pool& pool_;
   const Clock& clock_;
   const Options options_;

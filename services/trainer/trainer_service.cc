@@ -27,7 +27,7 @@ Status Busy() { return Unavailable("the trainer is busy with another call; ask a
 }  // namespace
 
 TrainerService::TrainerService(const config::v1::TrainerConfig& config,
-                               std::unique_ptr<weightstore::LeaderPort> leader,
+                               std::unique_ptr<weightstore::GrpcLeader> leader,
                                rpc::DaemonContext& context)
     : config_(config),
       context_(context),
@@ -97,7 +97,7 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
     // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
     // twice.
     const auto begin = [this, options]() -> Status {
-      auto job = TrainJob::Start(*leader_, pool_, context_.clock, options);
+      auto job = TrainJob::Start(*leader_, *leader_, pool_, context_.clock, options);
       if (!job.ok()) return job.status();
       job_ = *std::move(job);
       return OkStatus();

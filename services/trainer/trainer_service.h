@@ -16,6 +16,7 @@
 #include "services/rpc/rpc_server.h"
 #include "services/rpc/worker.h"
 #include "services/trainer/train_job.h"
+#include "services/weightstore_client/grpc_leader.h"
 #include "titan/trainer/v1/trainer.grpc.pb.h"
 
 namespace titan::services {
@@ -25,7 +26,7 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
  public:
   // context must outlive the service.
   TrainerService(const config::v1::TrainerConfig& config,
-                 std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context);
+                 std::unique_ptr<weightstore::GrpcLeader> leader, rpc::DaemonContext& context);
   ~TrainerService() override;
 
   std::vector<grpc::Service*> services() override { return {this}; }
@@ -56,7 +57,7 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
 
   const config::v1::TrainerConfig config_;
   rpc::DaemonContext& context_;
-  const std::unique_ptr<weightstore::LeaderPort> leader_;
+  const std::unique_ptr<weightstore::GrpcLeader> leader_;
   kernels::Pool pool_;
   std::unique_ptr<TrainJob>
       job_;  // touched on the engine thread while busy_, else on the control strand

@@ -17,6 +17,7 @@
 #include "core/storage/rocksdb_store.h"
 #include "services/weightstore/memory_limit.h"
 #include "services/weightstore/weightstore_service.h"
+#include "weightstore/library.h"
 #include "weightstore/socket_server.h"
 #include "weightstore/store.h"
 
@@ -30,6 +31,7 @@ constexpr uint32_t kDefaultLeaseTtlMs = 10'000;
 constexpr uint32_t kMinLeaseTtlMs = 100;
 constexpr uint32_t kMaxLeaseTtlMs = 3'600'000;
 constexpr uint64_t kMinMemoryLimit = 1 << 20;
+constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everything else
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
@@ -72,10 +74,16 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     options.unix_ms = [&clock] { return clock.UnixMs(); };
     options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
     TITAN_ASSIGN_OR_RETURN(daemon->store_, Store::Open(*daemon->index_, std::move(options)));
+    LibraryOptions library;
+    library.folder = config.daemon().data_folder() + "/blobs";
+    if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
+    library.keep_free_bytes = kKeepFreeBytes;
+    library.unix_ms = [&clock] { return clock.UnixMs(); };
+    TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
                            SocketServer::Start(SocketPathOf(config), *daemon->store_));
-    daemon->service_ = std::make_unique<WeightStoreGrpcService>(context.server, context.blocking,
-                                                                context.metrics, *daemon->store_);
+    daemon->service_ = std::make_unique<WeightStoreGrpcService>(
+        context.server, context.blocking, context.metrics, *daemon->store_, *daemon->library_);
     TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
               {"memory_limit_bytes", daemon->store_->Stats().memory_limit_bytes},
               {"lane", "same_host_map"});
@@ -137,6 +145,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   rpc::DaemonContext& context_;
   std::unique_ptr<storage::KeyValueStore> index_;
   std::unique_ptr<Store> store_;
+  std::unique_ptr<Library> library_;
   std::unique_ptr<SocketServer> socket_;
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_

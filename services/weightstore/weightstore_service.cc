@@ -46,10 +46,12 @@ v1::VersionInfo ToProto(const VersionInfo& info) {
 
 WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
                                                runtime::BlockingPool& blocking,
-                                               runtime::Metrics& metrics, Store& store)
+                                               runtime::Metrics& metrics, Store& store,
+                                               Library& library)
     : server_(server),
       blocking_(blocking),
       store_(store),
+      library_(library),
       ring_full_(metrics.AddCounter("titan_weightstore_ring_full_total",
                                     "BeginVersion calls that found every slot in use")),
       verify_seconds_(metrics.AddHistogram("titan_weightstore_verify_seconds",
@@ -58,22 +60,6 @@ WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
       commit_seconds_(metrics.AddHistogram("titan_weightstore_commit_seconds",
                                            "Time of a commit with its synced record",
                                            runtime::SecondsBuckets())) {}
-
-template <typename Request, typename Response, typename Work>
-grpc::ServerUnaryReactor* WeightStoreGrpcService::ServeBlocking(Context* context,
-                                                                const Request* request,
-                                                                Response* response, Work work) {
-  return rpc::ServeUnaryThen(
-      server_, context, request, response,
-      [this, work](Request message, std::function<void(StatusOr<Response>)> reply) {
-        const Status posted = blocking_.Post([work, message = std::move(message), reply] {
-          StatusOr<Response> result = work(message);
-          if (!result.ok()) result = ReasonToRpc(result.status());
-          reply(std::move(result));
-        });
-        if (!posted.ok()) reply(posted);
-      });
-}
 
 grpc::ServerUnaryReactor* WeightStoreGrpcService::RegisterTrainer(
     Context* context, const v1::RegisterTrainerRequest* request,
@@ -86,9 +72,16 @@ grpc::ServerUnaryReactor* WeightStoreGrpcService::RegisterTrainer(
         }
         TITAN_ASSIGN_OR_RETURN(const Manifest manifest, FromProto(message.manifest()));
         const auto start = steady_clock::now();
-        TITAN_ASSIGN_OR_RETURN(const Registration registration,
-                               store_.RegisterTrainer(message.request_id(), message.run_id(),
-                                                      manifest, message.max_age()));
+        if (const Status room = library_.Reserve(message.run_id(), manifest); !room.ok()) {
+          return WithReason(room, kDiskLimit);
+        }
+        const StatusOr<Registration> registered = store_.RegisterTrainer(
+            message.request_id(), message.run_id(), manifest, message.max_age());
+        if (!registered.ok()) {
+          library_.Unreserve(message.run_id());
+          return registered.status();
+        }
+        const Registration registration = *registered;
         TITAN_LOG(kInfo, "trainer_registered", {"run_id", message.run_id()},
                   {"epoch", registration.epoch}, {"ring_slots", registration.ring_slots},
                   {"slot_bytes", manifest.slot_bytes}, {"seconds", SecondsSince(start)});
@@ -251,9 +244,39 @@ grpc::ServerUnaryReactor* WeightStoreGrpcService::ListVersions(
         TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
                                store_.ListVersions(message.run_id()));
         v1::ListVersionsResponse answer;
-        for (const VersionInfo& info : versions) *answer.add_versions() = ToProto(info);
+        const std::string reason = library_.NotKeptReason(message.run_id());
+        v1::VersionInfo* newest = nullptr;
+        for (const VersionInfo& info : versions) {
+          v1::VersionInfo& out = *answer.add_versions();
+          out = ToProto(info);
+          if (info.record.has_value()) newest = &out;
+          const auto kept = library_.FindVersion(message.run_id(), info.version);
+          if (!kept.ok()) continue;
+          out.set_kept_bytes(kept->num_bytes());
+          out.set_stored_id(kept->id);
+        }
+        if (newest != nullptr && newest->kept_bytes() == 0) newest->set_not_kept_reason(reason);
         return answer;
       });
+}
+
+Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
+  const std::optional<Store::Newest> newest = store_.NewestOf(run_id);
+  if (!newest.has_value()) return OkStatus();
+  const auto start = steady_clock::now();
+  const Status kept = library_.Keep(run_id, newest->version, newest->digest, newest->manifest,
+                                    newest->memory->bytes());
+  if (kept.ok()) {
+    TITAN_LOG(kInfo, "version_kept", {"run_id", run_id}, {"version", newest->version},
+              {"seconds", SecondsSince(start)});
+  } else if (kept.code() == StatusCode::kAlreadyExists) {
+    return Unavailable(MessageOf(kept) + "; ask again");
+  } else {
+    TITAN_LOG(kError, "version_not_kept", {"run_id", run_id}, {"version", newest->version},
+              {"status", kept});
+    library_.NoteNotKept(run_id, MessageOf(kept));  // the run ends all the same
+  }
+  return OkStatus();
 }
 
 grpc::ServerUnaryReactor* WeightStoreGrpcService::EndRun(Context* context,
@@ -261,7 +284,9 @@ grpc::ServerUnaryReactor* WeightStoreGrpcService::EndRun(Context* context,
                                                          v1::EndRunResponse* response) {
   return ServeBlocking(context, request, response,
                        [this](const v1::EndRunRequest& message) -> StatusOr<v1::EndRunResponse> {
+                         TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
                          TITAN_RETURN_IF_ERROR(store_.EndRun(message.run_id(), message.epoch()));
+                         library_.Unreserve(message.run_id());
                          TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
                          return v1::EndRunResponse();
                        });

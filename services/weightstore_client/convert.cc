@@ -21,6 +21,10 @@ constexpr Advice kAdvice[] = {
     {kRingFull, "Let the workers that the message names release their versions, or end them.",
      1000},
     {kMemoryLimit, "Raise memory_limit_bytes of the weight store or use a smaller model.", 0},
+    {kDiskLimit,
+     "Delete models and kept versions with titanctl weights rm, raise disk_limit_bytes of "
+     "the weight store, or set it to 0 to keep no versions.",
+     0},
     {kVersionLost, "Resume the job: its trainer makes the version again.", 1000},
     {kVersionNotServed, "Ask for a committed version; ListVersions shows them.", 0},
     {kEvaluationSlotBusy, "Unpin the version that the message names and wait for its readers.",
@@ -62,6 +66,7 @@ v1::Manifest ToProto(const Manifest& manifest) {
   message.set_contract_forward(manifest.contract_forward);
   message.set_contract_training(manifest.contract_training);
   message.set_numerics_mode(manifest.numerics_mode);
+  message.set_bundle(manifest.bundle);
   return message;
 }
 
@@ -98,8 +103,49 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message) {
   manifest.contract_forward = message.contract_forward();
   manifest.contract_training = message.contract_training();
   if (!message.numerics_mode().empty()) manifest.numerics_mode = message.numerics_mode();
+  manifest.bundle = message.bundle();
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   return manifest;
+}
+
+v1::StoredModel ToProto(const StoredModel& model, bool whole) {
+  v1::StoredModel message;
+  message.set_id(model.id);
+  for (const std::string& name : model.names) message.add_names(name);
+  message.set_run_id(model.run_id);
+  message.set_version(model.version);
+  message.set_weights_digest(ToHex(model.weights_digest));
+  message.set_bundle(model.bundle);
+  message.set_bundle_bytes(model.bundle_bytes);
+  message.set_stored_unix_ms(model.stored_unix_ms);
+  message.set_num_bytes(model.num_bytes());
+  if (!whole) return message;
+  *message.mutable_manifest() = ToProto(*model.manifest);
+  for (const Hash128& blob : model.blobs) message.add_blobs(ToHex(blob));
+  return message;
+}
+
+StatusOr<StoredModel> FromProto(const v1::StoredModel& message) {
+  StoredModel model;
+  model.id = message.id();
+  model.names.assign(message.names().begin(), message.names().end());
+  model.run_id = message.run_id();
+  model.version = message.version();
+  TITAN_ASSIGN_OR_RETURN(model.weights_digest,
+                         DigestFromProto("model.weights_digest", message.weights_digest()));
+  model.bundle = message.bundle();
+  model.bundle_bytes = message.bundle_bytes();
+  model.stored_unix_ms = message.stored_unix_ms();
+  TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(message.manifest()));
+  model.manifest = std::make_shared<const Manifest>(std::move(manifest));
+  for (const std::string& hex : message.blobs()) {
+    TITAN_ASSIGN_OR_RETURN(const Hash128 blob, DigestFromProto("model.blobs", hex));
+    model.blobs.push_back(blob);
+  }
+  if (model.blobs.size() != model.manifest->tensors.size()) {
+    return InvalidArgument("model.blobs: must be one for each tensor");
+  }
+  return model;
 }
 
 StatusOr<Hash128> DigestFromProto(std::string_view field, const std::string& hex) {

@@ -12,12 +12,17 @@
 #include "core/base/status.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
 #include "weightstore/client/manifest.h"
+#include "weightstore/client/stored_model.h"
 
 namespace titan::weightstore {
 
 v1::Manifest ToProto(const Manifest& manifest);
 // InvalidArgument, naming the field: Validate's problems, unknown dtypes or layouts.
 StatusOr<Manifest> FromProto(const v1::Manifest& message);
+
+// whole: with the manifest and the blobs, which FromProto wants.
+v1::StoredModel ToProto(const StoredModel& model, bool whole);
+StatusOr<StoredModel> FromProto(const v1::StoredModel& message);
 
 // InvalidArgument, naming `field`: not 32 hex digits.
 StatusOr<Hash128> DigestFromProto(std::string_view field, const std::string& hex);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/weightstore_client/grpc_leader.h"
 
+#include <algorithm>
+#include <atomic>
 #include <future>
 #include <utility>
 
@@ -12,6 +14,12 @@ namespace {
 
 // How much longer than its deadline a call may take to come back before it is given up.
 constexpr std::chrono::milliseconds kGrace{5'000};
+// Of a stream that carries a model.
+constexpr std::chrono::milliseconds kStreamDeadline{3'600'000};
+constexpr std::chrono::milliseconds kStreamPoll{20};
+constexpr size_t kChunkBytes = 1u << 20;
+constexpr uint64_t kReadBytes = 2u << 20;
+constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 40;  // of a blob whose size is not known
 
 }  // namespace
 
@@ -124,6 +132,116 @@ StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::s
   TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(response.manifest()));
   lease.manifest = std::make_shared<const Manifest>(std::move(manifest));
   return lease;
+}
+
+StatusOr<StoredModel> GrpcLeader::Get(v1::GetStoredModelRequest request) {
+  TITAN_ASSIGN_OR_RETURN(const v1::GetStoredModelResponse response,
+                         Call(&Async::GetStoredModel, std::move(request), options_.deadline));
+  return FromProto(response.model());
+}
+
+StatusOr<StoredModel> GrpcLeader::FindModel(const std::string& id_or_name) {
+  v1::GetStoredModelRequest request;
+  request.set_id(id_or_name);
+  return Get(std::move(request));
+}
+
+StatusOr<StoredModel> GrpcLeader::FindVersion(const std::string& run_id, uint64_t version) {
+  v1::GetStoredModelRequest request;
+  request.set_run_id(run_id);
+  request.set_version(version);
+  return Get(std::move(request));
+}
+
+StatusOr<std::string> GrpcLeader::ReadBlob(const Hash128& digest,
+                                           std::optional<uint64_t> num_bytes) {
+  const uint64_t most = num_bytes.value_or(kMaxBlobBytes);
+  std::string bytes;
+  while (bytes.size() < most) {
+    v1::ReadBlobRequest request;
+    request.set_digest(ToHex(digest));
+    request.set_offset(bytes.size());
+    request.set_max_bytes(static_cast<uint32_t>(std::min(kReadBytes, most - bytes.size())));
+    TITAN_ASSIGN_OR_RETURN(const v1::ReadBlobResponse response,
+                           Call(&Async::ReadBlob, std::move(request), options_.deadline));
+    if (response.chunk().empty()) break;
+    bytes += response.chunk();
+  }
+  TITAN_RETURN_IF_ERROR(CheckBlob(digest, num_bytes, bytes));
+  return bytes;
+}
+
+template <typename Request, typename Response>
+StatusOr<Response> GrpcLeader::CallStream(rpc::WriteStreamMethod<Async, Request, Response> method,
+                                          std::function<std::optional<Request>()> next,
+                                          std::chrono::milliseconds deadline,
+                                          const std::function<bool()>& given_up) {
+  auto promise = std::make_shared<std::promise<StatusOr<Response>>>();
+  std::future<StatusOr<Response>> future = promise->get_future();
+  rpc::StreamHandle handle =
+      rpc::CallClientStream<v1::WeightStoreService::StubInterface, Async, Request, Response>(
+          client_, *stub_, method, std::move(next), deadline,
+          [promise, stub = stub_](StatusOr<Response> result) {
+            promise->set_value(std::move(result));
+          });
+  const auto give_up = std::chrono::steady_clock::now() + deadline + kGrace;
+  while (future.wait_for(kStreamPoll) != std::future_status::ready) {
+    if (given_up()) handle.Cancel();
+    if (std::chrono::steady_clock::now() > give_up) {
+      return DeadlineExceeded(
+          "the weight store's answer was not delivered: is the process ending?");
+    }
+  }
+  StatusOr<Response> result = future.get();
+  if (!result.ok()) return ReasonFromRpc(result.status());
+  return result;
+}
+
+StatusOr<Hash128> GrpcLeader::PutBundle(const std::string& bundle) {
+  const auto rest = std::make_shared<std::string>(bundle);
+  auto at = std::make_shared<size_t>(0);
+  const auto next = [at, rest]() -> std::optional<v1::PutBundleRequest> {
+    if (*at >= rest->size()) return std::nullopt;
+    v1::PutBundleRequest request;
+    request.set_chunk(rest->substr(*at, kChunkBytes));
+    *at += request.chunk().size();
+    return request;
+  };
+  const auto response = CallStream<v1::PutBundleRequest, v1::PutBundleResponse>(
+      &Async::PutBundle, next, options_.long_deadline, [] { return false; });
+  if (!response.ok()) return response.status();
+  return DigestFromProto("digest", response->digest());
+}
+
+StatusOr<v1::ImportModelResponse> GrpcLeader::Import(const v1::ImportModelHeader& header,
+                                                     std::function<StatusOr<std::string>()> next) {
+  struct State {
+    bool began = false;
+    std::atomic<bool> failed = false;
+    Status failure;  // written before `failed`
+  };
+  auto state = std::make_shared<State>();
+  const auto next_message = [state, header,
+                             next = std::move(next)]() -> std::optional<v1::ImportModelRequest> {
+    v1::ImportModelRequest message;
+    if (!std::exchange(state->began, true)) {
+      *message.mutable_header() = header;
+      return message;
+    }
+    StatusOr<std::string> part = next();
+    if (!part.ok()) {
+      state->failure = part.status();
+      state->failed = true;
+      return std::nullopt;  // the store misses bytes and drops the import
+    }
+    if (part->empty()) return std::nullopt;
+    message.set_chunk(*std::move(part));
+    return message;
+  };
+  auto response = CallStream<v1::ImportModelRequest, v1::ImportModelResponse>(
+      &Async::ImportModel, next_message, kStreamDeadline, [state] { return state->failed.load(); });
+  if (state->failed) return state->failure;
+  return response;
 }
 
 Status GrpcLeader::ReleaseLease(uint64_t lease_id) {

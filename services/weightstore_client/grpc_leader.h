@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The weight store's leader over gRPC, for the services of trainers and generators.
+// The weight store over gRPC, its leader and what it keeps on disk, for the services of trainers,
+// generators and the orchestrator.
 //
 //   auto leader = GrpcLeader::Create(context.client, config.weightstore_address());
 //   on the blocking pool or an engine thread:  Publisher::Register(**leader, ...),
@@ -9,13 +10,16 @@
 #define TITAN_SERVICES_WEIGHTSTORE_CLIENT_GRPC_LEADER_H_
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/base/status.h"
 #include "services/rpc/rpc_client.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
 #include "weightstore/client/leader_port.h"
+#include "weightstore/client/stored_model.h"
 
 namespace titan::weightstore {
 
@@ -26,7 +30,7 @@ struct GrpcLeaderOptions {
 
 // Thread-safe. Calls block and are completed by the control strand of `client`: never call from
 // there. After RpcClient::CancelAll they return Cancelled.
-class GrpcLeader final : public LeaderPort {
+class GrpcLeader final : public LeaderPort, public ModelPort {
  public:
   // client must outlive the leader. InvalidArgument: not an address that may be dialled.
   static StatusOr<std::unique_ptr<GrpcLeader>> Create(rpc::RpcClient& client,
@@ -46,12 +50,29 @@ class GrpcLeader final : public LeaderPort {
                                uint64_t version, bool evaluation) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
+  StatusOr<StoredModel> FindModel(const std::string& id_or_name) override;
+  StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) override;
+  StatusOr<std::string> ReadBlob(const Hash128& digest, std::optional<uint64_t> num_bytes) override;
+  StatusOr<Hash128> PutBundle(const std::string& bundle) override;
+  // Sends a model: `next` gives its bytes (bundle, then tensors) in parts of at most 1 MiB, nothing
+  // at the end; its failure ends the import, of which nothing stays, and is returned. `next` runs
+  // on the control strand. Codes of the store: InvalidArgument, AlreadyExists (the name belongs to
+  // another model), ResourceExhausted with the numbers of the disk, DataLoss.
+  StatusOr<v1::ImportModelResponse> Import(const v1::ImportModelHeader& header,
+                                           std::function<StatusOr<std::string>()> next);
+
  private:
   using Async = v1::WeightStoreService::StubInterface::async_interface;
 
   GrpcLeader(rpc::RpcClient& client, std::unique_ptr<v1::WeightStoreService::StubInterface> stub,
              GrpcLeaderOptions options);
 
+  StatusOr<StoredModel> Get(v1::GetStoredModelRequest request);
+  template <typename Request, typename Response>
+  StatusOr<Response> CallStream(rpc::WriteStreamMethod<Async, Request, Response> method,
+                                std::function<std::optional<Request>()> next,
+                                std::chrono::milliseconds deadline,
+                                const std::function<bool()>& given_up);
   template <typename Request, typename Response>
   StatusOr<Response> Call(rpc::UnaryMethod<Async, Request, Response> method, Request request,
                           std::chrono::milliseconds deadline);

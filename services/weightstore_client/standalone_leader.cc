@@ -9,7 +9,6 @@
 #include <boost/asio/io_context.hpp>
 
 #include "services/rpc/rpc_client.h"
-#include "services/weightstore_client/grpc_leader.h"
 
 namespace titan::weightstore {
 namespace {
@@ -44,6 +43,6 @@ StatusOr<std::unique_ptr<StandaloneLeader>> StandaloneLeader::Create(const std::
   return std::unique_ptr<StandaloneLeader>(new StandaloneLeader(std::move(impl)));
 }
 
-LeaderPort& StandaloneLeader::port() { return *impl_->leader; }
+GrpcLeader& StandaloneLeader::port() { return *impl_->leader; }
 
 }  // namespace titan::weightstore

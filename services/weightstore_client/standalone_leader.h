@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/base/status.h"
-#include "weightstore/client/leader_port.h"
+#include "services/weightstore_client/grpc_leader.h"
 
 namespace titan::weightstore {
 
@@ -22,7 +22,7 @@ class StandaloneLeader {
   StandaloneLeader(const StandaloneLeader&) = delete;
   StandaloneLeader& operator=(const StandaloneLeader&) = delete;
 
-  LeaderPort& port();
+  GrpcLeader& port();
 
  private:
   struct Impl;

@@ -11,6 +11,18 @@ titan_test(cli_test LABEL e2e TIMEOUT 600
   LIBS nlohmann_json::nlohmann_json
   DEPENDS demo_programs titan-journal)
 set_tests_properties(e2e/cli_test PROPERTIES RUN_SERIAL ON)
+titan_test(cli_models_test LABEL e2e TIMEOUT 600
+  SOURCES e2e/cli_models_test.cc e2e/small_job.cc support/small_model.cc
+  USES clients/cluster core/kernels core/model core/formats core/base
+  LIBS nlohmann_json::nlohmann_json
+  DEPENDS demo_programs)
+set_tests_properties(e2e/cli_models_test PROPERTIES RUN_SERIAL ON)
+titan_test(smollm2_models_long_test LABEL e2e LONG TIMEOUT 1800
+  SOURCES e2e/smollm2_models_long_test.cc e2e/small_job.cc support/small_model.cc
+  USES clients/demo clients/cluster core/kernels core/model core/formats core/base
+  LIBS nlohmann_json::nlohmann_json
+  DEPENDS demo_programs)
+set_tests_properties(e2e/smollm2_models_long_test PROPERTIES RUN_SERIAL ON)
 titan_test(smollm2_long_test LABEL e2e LONG TIMEOUT 3600
   SOURCES e2e/smollm2_long_test.cc e2e/small_job.cc support/small_model.cc
   USES clients/demo clients/cluster core/kernels core/model core/formats core/base

@@ -79,9 +79,9 @@ TEST(TutorialTest, EveryCommandAndFileWorksInOrder) {
         std::string(TITAN_BINARY_DIR) + "/bin/titanctl down --data " + folder.path() + "/run";
     EXPECT_EQ(std::system(down.c_str()), 0);
   }
-  for (const char* shown :
-       {"the job is valid", "48 rows", "job job-1: SUCCEEDED", "job job-2: SUCCEEDED",
-        "job job-3: SUCCEEDED", "LOG-PROB", "log-prob difference max 0, tokens differing 0 of"}) {
+  for (const char* shown : {"the job is valid", "48 rows", "job job-1: SUCCEEDED",
+                            "job job-2: SUCCEEDED", "job job-3: SUCCEEDED", "job job-4: SUCCEEDED",
+                            "LOG-PROB", "log-prob difference max 0, tokens differing 0 of"}) {
     EXPECT_NE(output.find(shown), std::string::npos) << shown << "\n" << output;
   }
   EXPECT_GT(fs::file_size(folder.path() + "/tutorial/report.html"), 10000u);

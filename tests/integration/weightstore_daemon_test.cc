@@ -24,6 +24,7 @@
 #include "weightstore/client/publisher.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
+#include "weightstore/client/weights_digest.h"
 
 namespace titan::weightstore {
 namespace {
@@ -52,7 +53,8 @@ class DaemonTest : public ::testing::Test {
 
   void Start() {
     std::ofstream(folder_ + "/config.json")
-        << R"({"daemon": {"data_folder": ")" << folder_ << R"("}, "memory_limit_bytes": 67108864})";
+        << R"({"daemon": {"data_folder": ")" << folder_ << R"("}, "memory_limit_bytes": 67108864)"
+        << more_config_ << "}";
     std::filesystem::remove(runtime::EndpointPath(folder_, "weightstore"));
     pid_ = fork();
     if (pid_ == 0) {
@@ -111,6 +113,7 @@ class DaemonTest : public ::testing::Test {
   std::string folder_;
   pid_t pid_ = 0;
   int requests_ = 0;
+  std::string more_config_;  // of the next Start
   std::unique_ptr<GrpcLeader> leader_;
   std::unique_ptr<v1::WeightStoreService::Stub> stub_;
 };
@@ -216,6 +219,166 @@ TEST_F(DaemonTest, RecordsSurviveSigkillAndLostVersionsAreRemade) {
   auto slot = subscriber.Acquire("run", 0, false);
   ASSERT_TRUE(slot.ok()) << slot.status();
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+}
+
+// A model as `titanctl weights import` sends it: bundle and tensors of SmallManifest.
+struct SmallImport {
+  explicit SmallImport(uint64_t number, int64_t panels = 2) {
+    const Manifest manifest = SmallManifest(panels);
+    std::vector<std::byte> slot(manifest.slot_bytes);
+    Fill(slot, number);
+    header.set_request_id("import");
+    *header.mutable_manifest() = ToProto(manifest);
+    header.set_bundle_bytes(bundle.size());
+    header.set_weights_digest(ToHex(WeightsDigest(manifest, slot, 1)));
+    bytes = bundle;
+    for (const TensorEntry& tensor : manifest.tensors) {
+      bytes.append(reinterpret_cast<const char*>(slot.data()) + tensor.offset, tensor.num_bytes);
+    }
+  }
+  // The next part of the stream.
+  StatusOr<std::string> Next() {
+    const std::string part = bytes.substr(at, 100'000);
+    at += part.size();
+    return part;
+  }
+  const std::string bundle = "the bundle";
+  v1::ImportModelHeader header;
+  std::string bytes;
+  size_t at = 0;
+};
+
+size_t NumBlobs(const std::string& folder) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/blobs")) {
+    files += entry.is_regular_file();
+  }
+  return files;
+}
+
+TEST_F(DaemonTest, ImportedModelsSurviveSigkillAndDamageIsNamed) {
+  SmallImport model(8, 100);
+  model.header.set_name("base");
+  const auto imported = leader_->Import(model.header, [&] { return model.Next(); });
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  EXPECT_FALSE(imported->existed());
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  Start();
+  const auto found = leader_->FindModel("base");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->id, imported->model().id());
+  std::string bytes;
+  Hash128 bundle;
+  ASSERT_TRUE(FromHex(found->bundle, &bundle));
+  bytes += *leader_->ReadBlob(bundle, found->bundle_bytes);
+  EXPECT_EQ(*leader_->ReadBlob(bundle, std::nullopt), model.bundle);
+  for (size_t i = 0; i < found->blobs.size(); ++i) {
+    const auto blob = leader_->ReadBlob(found->blobs[i], found->manifest->tensors[i].num_bytes);
+    ASSERT_TRUE(blob.ok()) << blob.status();
+    bytes += *blob;
+  }
+  EXPECT_EQ(bytes, model.bytes);
+  // The same content again, without a name.
+  model.at = 0;
+  model.header.clear_name();
+  const auto again = leader_->Import(model.header, [&] { return model.Next(); });
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->existed());
+  EXPECT_EQ(again->model().id(), found->id);
+  EXPECT_EQ(NumBlobs(folder_), 3u);
+
+  const std::string hex = ToHex(found->blobs[0]);
+  std::fstream file(folder_ + "/blobs/" + hex, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(77);
+  file.put('!');
+  file.close();
+  const Status damaged =
+      leader_->ReadBlob(found->blobs[0], found->manifest->tensors[0].num_bytes).status();
+  EXPECT_EQ(damaged.code(), StatusCode::kDataLoss) << damaged;
+  EXPECT_NE(MessageOf(damaged).find("blob " + hex), std::string::npos) << damaged;
+}
+
+TEST_F(DaemonTest, AnImportThatBreaksOffLeavesNothing) {
+  // The sender fails, sends too little or too much, or lies about the weights.
+  SmallImport failing(1, 200);
+  const auto broken = leader_->Import(failing.header, [&]() -> StatusOr<std::string> {
+    if (failing.at > 300'000) return Cancelled("interrupted");
+    return failing.Next();
+  });
+  EXPECT_EQ(MessageOf(broken.status()), "interrupted");
+  SmallImport part(1);
+  part.bytes.pop_back();
+  const Status missing = leader_->Import(part.header, [&] { return part.Next(); }).status();
+  EXPECT_EQ(missing.code(), StatusCode::kInvalidArgument) << missing;
+  EXPECT_NE(MessageOf(missing).find("tensor vector"), std::string::npos) << missing;
+  SmallImport more(1);
+  more.bytes += "x";
+  EXPECT_EQ(leader_->Import(more.header, [&] { return more.Next(); }).status().code(),
+            StatusCode::kInvalidArgument);
+  SmallImport other(1);
+  other.header.set_weights_digest(ToHex(Hash128{1, 2}));
+  EXPECT_EQ(leader_->Import(other.header, [&] { return other.Next(); }).status().code(),
+            StatusCode::kDataLoss);
+  for (int i = 0; i < 500 && NumBlobs(folder_) != 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  EXPECT_EQ(NumBlobs(folder_), 0u);
+  grpc::ClientContext context;
+  v1::ListStoredModelsResponse listed;
+  ASSERT_TRUE(stub_->ListStoredModels(&context, {}, &listed).ok());
+  EXPECT_EQ(listed.models_size(), 0);
+  EXPECT_EQ(listed.disk_reserved_bytes(), 0u);
+}
+
+TEST_F(DaemonTest, TheLastVersionOfARunIsKeptAndReadByTheNextProcess) {
+  const auto bundle = leader_->PutBundle("config and tokenizer");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  Manifest manifest = SmallManifest();
+  manifest.bundle = ToHex(*bundle);
+  auto publisher = Register(1, manifest);
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  const Hash128 last = Publish(**publisher, 1);
+  v1::EndRunRequest end;
+  end.set_run_id("run");
+  for (int i = 0; i < 2; ++i) {  // the second changes nothing
+    grpc::ClientContext context;
+    v1::EndRunResponse ended;
+    ASSERT_TRUE(stub_->EndRun(&context, end, &ended).ok());
+  }
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  Start();
+  grpc::ClientContext context;
+  v1::ListVersionsRequest list;
+  list.set_run_id("run");
+  v1::ListVersionsResponse versions;
+  ASSERT_TRUE(stub_->ListVersions(&context, list, &versions).ok());
+  ASSERT_EQ(versions.versions_size(), 2);
+  EXPECT_EQ(versions.versions(0).kept_bytes(), 0u);
+  EXPECT_EQ(versions.versions(1).kept_bytes(), SmallManifest().slot_bytes + 20);
+  const auto kept = leader_->FindVersion("run", 1);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->weights_digest, last);
+  EXPECT_EQ(*leader_->ReadBlob(*bundle, kept->bundle_bytes), "config and tokenizer");
+  Hash128 sum;
+  for (size_t i = 0; i < kept->blobs.size(); ++i) {
+    const TensorEntry& tensor = kept->manifest->tensors[i];
+    const auto bytes = leader_->ReadBlob(kept->blobs[i], tensor.num_bytes);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    sum += TensorDigest(tensor, reinterpret_cast<const std::byte*>(bytes->data()));
+  }
+  EXPECT_EQ(sum, last);
+  EXPECT_EQ(leader_->FindVersion("run", 0).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(DaemonTest, ARunWhoseLastVersionDoesNotFitOnDiskIsRefusedWithTheNumbers) {
+  EXPECT_EQ(End(SIGTERM), 0);
+  more_config_ = ", \"disk_limit_bytes\": 10000";
+  Start();
+  const Status refused = Register(1, SmallManifest(3)).status();
+  EXPECT_EQ(ReasonOf(refused), kDiskLimit) << refused;
+  EXPECT_NE(MessageOf(refused).find("disk_limit_bytes is 10000"), std::string::npos) << refused;
+  ASSERT_TRUE(Register(1, SmallManifest(2)).ok());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/base/check.h"
+#include "core/base/hash.h"
 
 namespace titan::weightstore {
 namespace {
@@ -16,8 +17,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 constexpr size_t kMaxTensors = 1u << 20;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxText = 1u << 20;
-// 2 has the numerics mode, which is f32 in 1.
-constexpr uint8_t kEncoding = 2;
+// 2 has the numerics mode, which is f32 in 1; 3 has the bundle, which there is none of before.
+constexpr uint8_t kEncoding = 3;
 
 // a * b, or 0 for more than kMaxBytes (a and b are not 0).
 uint64_t Product(uint64_t a, uint64_t b) {
@@ -199,6 +200,9 @@ Status Validate(const Manifest& manifest) {
   if (manifest.numerics_mode.empty() || manifest.numerics_mode.size() > 32) {
     return InvalidArgument("manifest.numerics_mode: must have 1 to 32 bytes");
   }
+  if (Hash128 ignored; !manifest.bundle.empty() && !FromHex(manifest.bundle, &ignored)) {
+    return InvalidArgument("manifest.bundle: must be 32 lower-case hex digits");
+  }
   std::vector<const TensorEntry*> by_name, by_offset;
   for (const TensorEntry& tensor : manifest.tensors) {
     TITAN_RETURN_IF_ERROR(ValidateTensor(tensor, manifest.slot_bytes));
@@ -228,6 +232,7 @@ std::string EncodeManifest(const Manifest& manifest) {
   writer.Text(manifest.contract_forward);
   writer.Text(manifest.contract_training);
   writer.Text(manifest.numerics_mode);
+  writer.Text(manifest.bundle);
   writer.Number(static_cast<uint32_t>(manifest.tensors.size()));
   for (const TensorEntry& tensor : manifest.tensors) {
     TITAN_CHECK(tensor.shape.size() <= kMaxRank);
@@ -250,7 +255,8 @@ StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
   if (!reader.Number(&encoding) || encoding < 1 || encoding > kEncoding ||
       !reader.Number(&manifest.slot_bytes) || !reader.Text(&manifest.model_config_json) ||
       !reader.Text(&manifest.contract_forward) || !reader.Text(&manifest.contract_training) ||
-      (encoding >= 2 && !reader.Text(&manifest.numerics_mode)) || !reader.Number(&num_tensors)) {
+      (encoding >= 2 && !reader.Text(&manifest.numerics_mode)) ||
+      (encoding >= 3 && !reader.Text(&manifest.bundle)) || !reader.Number(&num_tensors)) {
     return DataLoss("stored manifest: its head is damaged");
   }
   for (uint32_t i = 0; i < num_tensors; ++i) {

@@ -40,6 +40,7 @@ struct Manifest {
   std::string contract_forward;   // digest of the forward contract the weights are made under
   std::string contract_training;
   std::string numerics_mode = "f32";  // a word of the trainer's and the generators'
+  std::string bundle;                 // blob of the model's bundle, 32 hex digits; "" = none
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };

@@ -20,6 +20,8 @@ inline constexpr std::string_view kEpochSuperseded = "EPOCH_SUPERSEDED";
 inline constexpr std::string_view kRingFull = "RING_FULL";
 // The slots do not fit into memory.
 inline constexpr std::string_view kMemoryLimit = "MEMORY_LIMIT";
+// The last version of the run does not fit on the store's disk.
+inline constexpr std::string_view kDiskLimit = "DISK_LIMIT";
 // Committed, but no memory holds it: to be re-made.
 inline constexpr std::string_view kVersionLost = "VERSION_LOST";
 // Not committed yet, or no longer served.

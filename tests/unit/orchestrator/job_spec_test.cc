@@ -49,6 +49,7 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
       {"name", [](JobSpec& s) { s.name = std::string(129, 'x'); }},
       {"kind", [](JobSpec& s) { s.kind = "sft"; }},
       {"model.path", [](JobSpec& s) { s.model.path = ""; }},
+      {"model.id", [](JobSpec& s) { s.model.id = "base"; }},  // beside model.path
       {"model.mode", [](JobSpec& s) { s.model.mode = "bf16"; }},
       {"model.max_sequence_tokens", [](JobSpec& s) { s.model.max_sequence_tokens = 1u << 21; }},
       {"data.path", [](JobSpec& s) { s.data.path = ""; }},

@@ -195,6 +195,28 @@ TEST(WeightsViewTest, NamesAreReadAndTheNewestReadableVersionIsChosen) {
   const auto free = ChooseVersion(versions, {"j", 0});
   EXPECT_EQ(free.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(MessageOf(free.status()).find("is FREE"), std::string::npos);
+
+  // After the job: the last version is on disk, or it says why not.
+  for (auto& version : *versions.mutable_versions()) {
+    version.set_state(weightstore::v1::VERSION_STATE_FREE);
+  }
+  versions.mutable_versions(2)->set_not_kept_reason("the disk has 3 bytes");
+  for (const std::optional<uint64_t> number : {std::optional<uint64_t>(), {2}}) {
+    const auto gone = ChooseVersion(versions, {"j", number});
+    EXPECT_EQ(gone.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(MessageOf(gone.status()).find("not kept: the disk has 3 bytes"), std::string::npos)
+        << gone.status();
+  }
+  versions.mutable_versions(2)->set_kept_bytes(5 << 20);
+  const auto kept = ChooseVersion(versions, {"j", {}});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->version(), 2u);
+  EXPECT_FALSE(IsMapped(*kept));
+  EXPECT_EQ(StateOf(*kept), "KEPT");
+  EXPECT_EQ(VersionRow("j", *kept)[6], "5.0 MiB");
+  EXPECT_TRUE(IsVersionName("job-1"));
+  EXPECT_TRUE(IsVersionName("job-1@3"));
+  EXPECT_FALSE(IsVersionName("smollm2"));
 }
 
 }  // namespace

@@ -98,6 +98,24 @@ TEST_F(JobFileTest, AnUploadedFileReplacesAPathAndTheOtherWayRound) {
   EXPECT_NE(job->spec.data().path(), "");
 }
 
+TEST_F(JobFileTest, AStoredModelReplacesAPathAndTheOtherWayRound) {
+  Write("base/base.json", R"({"model": {"path": "rows.jsonl", "mode": "w16"}})");
+  const std::string by_id =
+      Write("id.json", R"({"extends": "base/base.json", "model": {"id": "base"}})");
+  auto job = ReadJobFile(by_id);
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.model().path(), "");
+  EXPECT_EQ(job->spec.model().id(), "base");
+  EXPECT_EQ(job->spec.model().mode(), "w16");
+  job = ReadJobFile(by_id, {"model.path=" + folder_ + "/rows.jsonl"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.model().id(), "");
+  job = ReadJobFile(folder_ + "/base/base.json", {"model.id=tuned", "data.id=abc"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(job->spec.model().path(), "");
+  EXPECT_EQ(job->spec.model().id(), "tuned");
+}
+
 TEST_F(JobFileTest, ChainsThatDoNotEndOrDoNotExistAreRefusedWithTheirPlace) {
   const std::string a = Write("a.json", "{\n  \"extends\": \"b.json\"}");
   Write("b.json", R"({"extends": "a.json"})");

@@ -87,20 +87,25 @@ TEST(ManifestTest, StoredFormReadsBackAndDamageIsNoticedOrHarmless) {
   }
 }
 
-// What a store wrote before there were modes.
-TEST(ManifestTest, ReadsTheFirstEncodingAsF32) {
+// What a store wrote before there were bundles, and before there were modes.
+TEST(ManifestTest, ReadsEarlierEncodingsAsF32WithoutABundle) {
   Manifest manifest = Good();
   manifest.numerics_mode = "f32";
   std::string bytes = EncodeManifest(manifest);
   const std::string mode = std::string("\3\0\0\0", 4) + "f32";
   const size_t at = bytes.find(mode);
   ASSERT_NE(at, std::string::npos);
-  bytes.erase(at, mode.size());
-  bytes[0] = 1;
-  const auto back = DecodeManifest(bytes);
+  bytes.erase(at + mode.size(), 4);  // an empty bundle
+  bytes[0] = 2;
+  auto back = DecodeManifest(bytes);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(*back, manifest);
-  bytes[0] = 3;
+  bytes.erase(at, mode.size());
+  bytes[0] = 1;
+  back = DecodeManifest(bytes);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(*back, manifest);
+  bytes[0] = 4;
   EXPECT_EQ(DecodeManifest(bytes).status().code(), StatusCode::kDataLoss);
 }
 

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/blob_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+#include "core/base/durable_file.h"
+#include "weightstore/client/slot_mapping.h"
+
+namespace titan::weightstore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPartial = ".partial";
+
+}  // namespace
+
+StatusOr<std::unique_ptr<BlobFiles>> BlobFiles::Open(std::string folder) {
+  if (::mkdir(folder.c_str(), 0777) == 0) {
+    TITAN_RETURN_IF_ERROR(SyncFolder(fs::path(folder).parent_path().string()));
+  } else if (errno != EEXIST) {
+    return SystemError(errno, "cannot make", folder);
+  }
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->path().filename().string().ends_with(kPartial)) fs::remove(at->path(), ignored);
+  }
+  if (error) return SystemError(error.value(), "cannot list", folder);
+  return std::unique_ptr<BlobFiles>(new BlobFiles(std::move(folder)));
+}
+
+BlobFiles::Writer::Writer(Writer&& other) noexcept
+    : files_(other.files_),
+      fd_(std::move(other.fd_)),
+      path_(std::exchange(other.path_, "")),
+      num_bytes_(other.num_bytes_),
+      digest_(other.digest_) {}
+
+BlobFiles::Writer::~Writer() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+StatusOr<BlobFiles::Writer> BlobFiles::Create() const {
+  static std::atomic<uint64_t> next{1};
+  const std::string path = folder_ + "/" + std::to_string(next++) + std::string(kPartial);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (fd.get() < 0) return SystemError(errno, "cannot create", path);
+  return Writer(*this, std::move(fd), path);
+}
+
+Status BlobFiles::Writer::Append(std::span<const std::byte> bytes) {
+  TITAN_RETURN_IF_ERROR(
+      WriteAll(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path_));
+  num_bytes_ += bytes.size();
+  return OkStatus();
+}
+
+StatusOr<Hash128> BlobFiles::Writer::Seal(
+    const std::function<void(std::span<const std::byte>)>& visit) {
+  if (::fdatasync(fd_.get()) != 0) return SystemError(errno, "cannot sync", path_);
+  std::span<const std::byte> bytes;
+  MappedMemory map;
+  if (num_bytes_ > 0) {
+    void* data = ::mmap(nullptr, num_bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
+    if (data == MAP_FAILED) return SystemError(errno, "cannot map", path_);
+    map = MappedMemory(data, num_bytes_);
+    bytes = {map.data(), map.size()};
+  }
+  digest_ = Hash128Of(bytes.data(), bytes.size(), 0);
+  if (visit) visit(bytes);
+  return digest_;
+}
+
+Status BlobFiles::Writer::Publish() {
+  if (::rename(path_.c_str(), files_->PathOf(digest_).c_str()) != 0) {
+    return SystemError(errno, "cannot rename", path_);
+  }
+  path_.clear();
+  return OkStatus();
+}
+
+Status BlobFiles::Sync() const { return SyncFolder(folder_); }
+
+StatusOr<std::string> BlobFiles::Read(const Hash128& digest, uint64_t offset,
+                                      size_t max_bytes) const {
+  const std::string path = PathOf(digest);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0 && errno == ENOENT) {
+    return NotFound("blob " + ToHex(digest) + " is missing in '" + folder_ + "'");
+  }
+  if (fd.get() < 0) return SystemError(errno, "cannot open", path);
+  std::string bytes(max_bytes, '\0');
+  size_t size = 0;
+  while (size < max_bytes) {
+    const ssize_t got =
+        ::pread(fd.get(), bytes.data() + size, max_bytes - size, static_cast<off_t>(offset + size));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(errno, "cannot read", path);
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+StatusOr<uint64_t> BlobFiles::SizeOf(const Hash128& digest) const {
+  std::error_code error;
+  const uint64_t size = fs::file_size(PathOf(digest), error);
+  if (error == std::errc::no_such_file_or_directory) {
+    return NotFound("blob " + ToHex(digest) + " is missing in '" + folder_ + "'");
+  }
+  if (error) return SystemError(error.value(), "cannot look at", PathOf(digest));
+  return size;
+}
+
+Status BlobFiles::Remove(const Hash128& digest) const {
+  const std::string path = PathOf(digest);
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return OkStatus();
+  return SystemError(errno, "cannot remove", path);
+}
+
+StatusOr<std::vector<BlobFiles::Entry>> BlobFiles::List() const {
+  std::vector<std::pair<std::string, Entry>> named;
+  std::error_code error;
+  for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    Entry entry;
+    if (!FromHex(name, &entry.digest)) continue;
+    std::error_code gone;
+    entry.num_bytes = at->file_size(gone);
+    if (!gone) named.emplace_back(name, entry);
+  }
+  if (error) return SystemError(error.value(), "cannot list", folder_);
+  std::sort(named.begin(), named.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Entry> entries;
+  for (const auto& [name, entry] : named) entries.push_back(entry);
+  return entries;
+}
+
+StatusOr<uint64_t> BlobFiles::FreeBytes() const {
+  std::error_code error;
+  const fs::space_info space = fs::space(folder_, error);
+  if (error) return SystemError(error.value(), "no free space known of", folder_);
+  return space.available;
+}
+
+}  // namespace titan::weightstore

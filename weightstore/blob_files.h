@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Content-addressed files: <folder>/<xxh3-128 of the bytes, 32 hex digits>. A blob is written
+// beside its name, synced and renamed: under its name it is whole. It never changes; whoever reads
+// it compares the bytes with the name.
+#ifndef TITAN_WEIGHTSTORE_BLOB_FILES_H_
+#define TITAN_WEIGHTSTORE_BLOB_FILES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "core/base/status.h"
+#include "weightstore/client/unix_socket.h"
+
+namespace titan::weightstore {
+
+// Thread-safe. Codes of all calls are those of SystemError (core/base/durable_file.h), with the
+// path: ResourceExhausted = the disk is full.
+class BlobFiles {
+ public:
+  // Makes the folder if it is missing (its parent must exist) and removes what earlier processes
+  // left half written. One process has a folder open at a time.
+  static StatusOr<std::unique_ptr<BlobFiles>> Open(std::string folder);
+
+  // A blob that is being written, by one thread. Gone with this object unless it is
+  // published.
+  class Writer {
+   public:
+    Writer(Writer&& other) noexcept;
+    Writer& operator=(Writer&&) = delete;
+    ~Writer();
+    Status Append(std::span<const std::byte> bytes);
+    // Syncs the file and shows its bytes, as they can be read, to `visit` (may be empty). The
+    // digest.
+    StatusOr<Hash128> Seal(const std::function<void(std::span<const std::byte>)>& visit = {});
+    // After Seal: gives it its name. A blob of the same content is replaced, so a damaged one is
+    // repaired. It survives power loss after BlobFiles::Sync.
+    Status Publish();
+
+   private:
+    friend class BlobFiles;
+    Writer(const BlobFiles& files, UniqueFd fd, std::string path)
+        : files_(&files), fd_(std::move(fd)), path_(std::move(path)) {}
+    const BlobFiles* files_;
+    UniqueFd fd_;
+    std::string path_;  // "" once it is published
+    uint64_t num_bytes_ = 0;
+    Hash128 digest_;
+  };
+  StatusOr<Writer> Create() const;
+
+  // What was finished so far survives power loss.
+  Status Sync() const;
+
+  // At most max_bytes from offset on; empty at the end. NotFound names the blob.
+  StatusOr<std::string> Read(const Hash128& digest, uint64_t offset, size_t max_bytes) const;
+  // NotFound: no such blob.
+  StatusOr<uint64_t> SizeOf(const Hash128& digest) const;
+  // OK also when there is none.
+  Status Remove(const Hash128& digest) const;
+
+  struct Entry {
+    Hash128 digest;
+    uint64_t num_bytes = 0;
+  };
+  StatusOr<std::vector<Entry>> List() const;  // ascending by name
+  // Of the volume, for a user without privileges.
+  StatusOr<uint64_t> FreeBytes() const;
+
+  const std::string& folder() const { return folder_; }
+
+ private:
+  explicit BlobFiles(std::string folder) : folder_(std::move(folder)) {}
+  std::string PathOf(const Hash128& digest) const { return folder_ + "/" + ToHex(digest); }
+
+  const std::string folder_;
+};
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_BLOB_FILES_H_

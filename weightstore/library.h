@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the store keeps on disk: imported models, and the newest version of every run that ended.
+// Blobs first, then one synced record; a blob that no record names is removed.
+//
+//   import:   BeginImport - Append ... - Finish      (dropped halfway: nothing stays)
+//   run:      Reserve at its registration - Keep at its end - Unreserve
+//   reading:  Find, ReadBlob                         (the reader compares blob and digest)
+//
+// Thread-safe. Calls block (files, hashing, synced writes); `mutex_` guards records and pins and is
+// not held while bytes are written.
+#ifndef TITAN_WEIGHTSTORE_LIBRARY_H_
+#define TITAN_WEIGHTSTORE_LIBRARY_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/storage/key_value_store.h"
+#include "weightstore/blob_files.h"
+#include "weightstore/client/stored_model.h"
+
+namespace titan::weightstore {
+
+struct LibraryOptions {
+  std::string folder;                        // of the blobs
+  std::optional<uint64_t> disk_limit_bytes;  // of all blobs; 0: nothing is kept; none: the volume
+  uint64_t keep_free_bytes = 0;              // of the volume
+  std::function<int64_t()> unix_ms;          // for records only
+};
+
+class Library {
+ public:
+  // Reads the records and removes blobs that none of them names. `records` must outlive the
+  // library. DataLoss: a record is damaged; codes of BlobFiles.
+  static StatusOr<std::unique_ptr<Library>> Open(storage::KeyValueStore& records,
+                                                 LibraryOptions options);
+
+  // A model on its way in: the bytes of its bundle, then of every tensor of the manifest, cut
+  // anywhere. One thread at a time. What was written is gone when it is dropped unfinished.
+  class Import {
+   public:
+    ~Import();
+    // InvalidArgument: more bytes than the header said.
+    Status Append(std::string_view bytes);
+    // The record, which is durable. existed: equal content had one before. InvalidArgument: bytes
+    // are missing; DataLoss: the weights are not those of the digest. AlreadyExists: the name
+    // belongs to another model.
+    StatusOr<StoredModel> Finish(bool* existed);
+
+   private:
+    friend class Library;
+    explicit Import(Library& library) : library_(library) {}
+    uint64_t PartBytes() const;
+    Status EndPart();
+    Library& library_;
+    std::string name_;
+    StoredModel model_;
+    Hash128 sum_;      // of the tensors so far
+    size_t part_ = 0;  // 0: the bundle; i: tensor i - 1
+    uint64_t part_done_ = 0;
+    std::optional<BlobFiles::Writer> writer_;
+    std::vector<Hash128> pinned_;
+    uint64_t reserved_ = 0;
+  };
+  // name "": none. InvalidArgument names the field; AlreadyExists: the name belongs to another
+  // model; ResourceExhausted, with the numbers: the disk.
+  StatusOr<std::unique_ptr<Import>> BeginImport(const std::string& name, Manifest manifest,
+                                                uint64_t bundle_bytes,
+                                                const Hash128& weights_digest);
+
+  // Keeps a bundle as long as this process lives, and longer with a version that names it.
+  StatusOr<Hash128> PutBundle(std::string_view bundle);
+
+  // Room for the last version of a run. ResourceExhausted, with the numbers. Idempotent.
+  Status Reserve(const std::string& run_id, const Manifest& manifest);
+  void Unreserve(const std::string& run_id);
+  // Writes a version out of its slot. Idempotent. Aborted: the bytes changed meanwhile;
+  // AlreadyExists: another call keeps it now. Without effect when the limit is 0.
+  Status Keep(const std::string& run_id, uint64_t version, const Hash128& digest,
+              std::shared_ptr<const Manifest> manifest, std::span<const std::byte> slot);
+
+  // NotFound.
+  StatusOr<StoredModel> FindModel(const std::string& id_or_name) const;
+  StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) const;
+  // Why the newest version of a run that ended here is not kept; "" = nothing is known.
+  std::string NotKeptReason(const std::string& run_id) const;
+  void NoteNotKept(const std::string& run_id, const std::string& reason);
+  // Imported models by time, then versions by run.
+  std::vector<StoredModel> List() const;
+  // Forgets an imported model (by id or name) or a version, and removes the blobs that nothing else
+  // names. The bytes that became free. NotFound.
+  StatusOr<uint64_t> RemoveModel(const std::string& id_or_name);
+  StatusOr<uint64_t> RemoveVersion(const std::string& run_id, uint64_t version);
+
+  StatusOr<std::string> ReadBlob(const Hash128& digest, uint64_t offset, size_t max_bytes) const {
+    return blobs_->Read(digest, offset, max_bytes);
+  }
+  StatusOr<DiskUse> Disk() const;
+
+ private:
+  Library(storage::KeyValueStore& records, LibraryOptions options)
+      : records_(records), options_(std::move(options)) {}
+  Status Restore();
+  // Under mutex_.
+  StatusOr<DiskUse> DiskLocked() const;
+  Status RoomFor(uint64_t bytes, const std::string& what) const;
+  const StoredModel* FindLocked(const std::string& id_or_name) const;
+  Status PutRecord(const std::string& key, const StoredModel& model);
+  StatusOr<uint64_t> EraseRecord(const std::string& key);
+  // Removes blobs that nothing names; the bytes.
+  StatusOr<uint64_t> Collect();
+  // Names a sealed blob; it stays until Unpin even if no record names it.
+  Status PublishPinned(BlobFiles::Writer& writer, const Hash128& digest);
+  void Unpin(const std::vector<Hash128>& digests, uint64_t reserved);
+
+  storage::KeyValueStore& records_;
+  const LibraryOptions options_;
+  std::unique_ptr<BlobFiles> blobs_;
+
+  mutable std::mutex mutex_;                     // guards what follows
+  std::map<std::string, StoredModel> models_;    // by key of their record
+  std::map<std::string, int> pins_;              // blobs in use without a record, by hex digest
+  std::map<std::string, uint64_t> reserved_;     // by run
+  uint64_t importing_bytes_ = 0;                 // announced by imports under way
+  std::set<std::string> keeping_;                // runs
+  std::map<std::string, std::string> not_kept_;  // reason by run
+};
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_LIBRARY_H_

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Records of what is kept on disk, as bytes of the index. Pure functions, any thread.
+#ifndef TITAN_WEIGHTSTORE_LIBRARY_INDEX_H_
+#define TITAN_WEIGHTSTORE_LIBRARY_INDEX_H_
+
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "weightstore/client/stored_model.h"
+
+namespace titan::weightstore {
+
+std::string EncodeStoredModel(const StoredModel& model);
+// DataLoss: not what EncodeStoredModel made.
+StatusOr<StoredModel> DecodeStoredModel(std::string_view bytes);
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_LIBRARY_INDEX_H_
