@@ -151,7 +151,7 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   } else if (!spec.model.path.empty()) {
     check.Problem("model.id", "is given together with model.path; leave one of them out");
   }
-  check.OneOf("model.mode", spec.model.mode, {"f32", "w16"});
+  check.OneOf("model.mode", spec.model.mode, {"f32", "w16", "bf16"});
   check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
   if (spec.data.id.empty()) {
     check.Required("data.path", spec.data.path);

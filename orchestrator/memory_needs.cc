@@ -17,8 +17,8 @@ std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const Job
     parameters += static_cast<uint64_t>(tensor.num_elements());
   }
   const uint64_t weights = parameters * sizeof(float);
-  // Under w16 versions hold the matrices in half the bytes; vectors are few.
-  const uint64_t version = spec.model.mode == "w16" ? weights / 2 : weights;
+  // Under w16 and bf16 versions hold the matrices in half the bytes; vectors are few.
+  const uint64_t version = spec.model.mode != "f32" ? weights / 2 : weights;
   // The ring of S + 3 slots, and the evaluation slot where there is something to evaluate.
   const uint64_t slots = uint64_t{spec.schedule.max_age} + 3 + (spec.data.held_out > 0 ? 1 : 0);
   // Master weights, two moments, and a stack of log2(Z) + 1 gradients.

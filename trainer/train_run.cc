@@ -106,7 +106,7 @@ int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig&
   const model::ParameterTable& table = decoder.master_table();
   int64_t bytes =
       slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
-  if (decoder.mode() == model::Mode::kW16) bytes += decoder.table().slot_bytes();
+  if (model::HasRoundedWeights(decoder.mode())) bytes += decoder.table().slot_bytes();
   if (table.tied()) bytes += table.at(table.embedding()).bytes;
   return bytes;
 }
@@ -134,7 +134,7 @@ StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decod
 Status TrainRun::Allocate() {
   const int64_t floats = decoder_.master_table().slot_floats();
   TITAN_ASSIGN_OR_RETURN(master_, model::AllocateFloats(floats));
-  if (decoder_.mode() == model::Mode::kW16) {
+  if (model::HasRoundedWeights(decoder_.mode())) {
     TITAN_ASSIGN_OR_RETURN(rounded_, model::AllocateFloats(decoder_.table().slot_floats()));
   }
   TITAN_ASSIGN_OR_RETURN(first_moment_, model::AllocateFloats(floats));

@@ -2,9 +2,9 @@
 //
 // titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train]: the decoder's speed on
 // this machine, one JSON row a line: prefill of one 512-token prompt, decode at batch 1, 8, 32 and
-// 64, the same in mode w16, one update of a demo-shaped step (with --shape only after --train: it
-// takes four times the weights). Figures are tokens a second of the median of five runs. A shape is
-// a model of that name's sizes with random weights; its rows end in /NAME.
+// 64, the same in modes w16 and bf16, one update of a demo-shaped step (with --shape only after
+// --train: it takes four times the weights). Figures are tokens a second of the median of five
+// runs. A shape is a model of that name's sizes with random weights; its rows end in /NAME.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -228,6 +228,7 @@ int Main(int argc, char** argv) {
     return 1;
   }
   const auto w16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kW16));
+  const auto bf16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kBf16));
   const model::Floats rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
   if (const Status s =
           model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
@@ -235,24 +236,29 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", s.ToString().c_str());
     return 1;
   }
-  // Both modes in turn, so that other load on the machine meets both.
+  // All modes in turn, so that other load on the machine meets all.
   constexpr int kRuns = 5;
-  std::vector<double> seconds, seconds_w16;
+  std::vector<double> seconds, seconds_w16, seconds_bf16;
   for (int i = 0; i < kRuns; ++i) {
     seconds.push_back(Prefill(*decoder, pool, slot, 512));
     seconds_w16.push_back(Prefill(*w16, pool, rounded.get(), 512));
+    seconds_bf16.push_back(Prefill(*bf16, pool, rounded.get(), 512));
   }
   Row("prefill/512" + suffix, 512, seconds);
   Row("prefill/512/w16" + suffix, 512, seconds_w16);
+  Row("prefill/512/bf16" + suffix, 512, seconds_bf16);
   for (const int batch : {1, 8, 32, 64}) {
     seconds.clear();
     seconds_w16.clear();
+    seconds_bf16.clear();
     for (int i = 0; i < kRuns; ++i) {
       seconds.push_back(Decode(*decoder, pool, slot, batch, 8));
       seconds_w16.push_back(Decode(*w16, pool, rounded.get(), batch, 8));
+      seconds_bf16.push_back(Decode(*bf16, pool, rounded.get(), batch, 8));
     }
     Row("decode/" + std::to_string(batch) + suffix, 8.0 * batch, seconds);
     Row("decode/" + std::to_string(batch) + "/w16" + suffix, 8.0 * batch, seconds_w16);
+    Row("decode/" + std::to_string(batch) + "/bf16" + suffix, 8.0 * batch, seconds_bf16);
   }
   if (options.train) Train(suffix, *run);
   return 0;

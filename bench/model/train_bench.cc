@@ -2,8 +2,8 @@
 //
 // titan-bench-train MODEL BATCH.json [--key=value ...]: updates of the trainer on one batch, as
 // JSON on stdout: the first update's loss and gradient norm, the seconds of every later one and of
-// its parts, and the peak memory of the process. Keys: threads, updates, mode (f32, w16), recompute
-// (none, selective, full), max_pack_tokens, shared_group_tokens.
+// its parts, and the peak memory of the process. Keys: threads, updates, mode (f32, w16, bf16),
+// recompute (none, selective, full), max_pack_tokens, shared_group_tokens.
 //
 // BATCH.json: {"samples": [{"group", "prompt", "reply", "log_probs", "advantage"}]}, groups
 // ascending from 0.

@@ -47,7 +47,9 @@ void ExamineCpu(const MachineFacts& facts, Findings* out) {
   }
   const bool avx512 = facts.cpu_flags.contains("avx512f") && facts.cpu_flags.contains("avx512bw") &&
                       facts.cpu_flags.contains("avx512dq") && facts.cpu_flags.contains("avx512vl");
-  out->Good("cpu", fmt::format("{}: AVX2, FMA{}", facts.cpu_name, avx512 ? ", AVX-512" : ""));
+  const bool dot = avx512 && facts.cpu_flags.contains("avx512_bf16");
+  out->Good("cpu", fmt::format("{}: AVX2, FMA{}{}", facts.cpu_name, avx512 ? ", AVX-512" : "",
+                               dot ? ", AVX512_BF16" : ""));
   const std::string cores =
       fmt::format("{} core{} for this process", facts.cores, facts.cores == 1 ? "" : "s");
   if (facts.cores < 2) {

@@ -67,7 +67,8 @@ constexpr std::pair<int64_t, int> kLinearDepths[] = {{577, 1}, {576, 2}, {1040, 
 
 // panels(id, n, k) gives the canned weight of that id in one of the element types.
 template <typename PanelsOf>
-void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* items) {
+void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* items,
+                Inputs inputs = Inputs::kF32) {
   std::vector<float> all;
   for (const auto& [k, leaves] : kLinearDepths) {
     const auto weight = panels(10 + static_cast<uint32_t>(leaves), kLinearColumns, k);
@@ -76,7 +77,7 @@ void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* ite
       const std::vector<float> x = Canned(21, m * k);
       std::vector<float> out(static_cast<size_t>(m * kLinearColumns));
       Linear(pool, x.data(), k, m, weight.panels(), kLinearColumns, k, leaves, bias.data(),
-             out.data(), kLinearColumns);
+             out.data(), kLinearColumns, inputs);
       all.insert(all.end(), out.begin(), out.end());
     }
   }
@@ -103,8 +104,8 @@ constexpr int64_t kRows = 19, kHidden = 96, kVocab = 2600;
 
 template <typename Weight>
 struct HeadRun {
-  explicit HeadRun(Pool& pool)
-      : shape{kVocab, kHidden, 2, 1.25f},
+  explicit HeadRun(Pool& pool, Inputs inputs = Inputs::kF32)
+      : shape{kVocab, kHidden, 2, 1.25f, inputs},
         weight(pool, 40, kVocab, kHidden),
         x(Canned(41, kRows * kHidden, 4.0f)),
         targets(CannedIds(42, kRows, kVocab)),
@@ -123,8 +124,8 @@ struct HeadRun {
 };
 
 template <typename Weight>
-void HeadGradientItem(Pool& pool, std::string name, Items* items) {
-  const HeadRun<Weight> run(pool);
+void HeadGradientItem(Pool& pool, std::string name, Items* items, Inputs inputs = Inputs::kF32) {
+  const HeadRun<Weight> run(pool, inputs);
   const std::vector<float> dlp = Canned(43, kRows);
   const HeadUnit units[] = {{0, 7}, {7, kRows - 7}};
   std::vector<float> dhidden(kRows * kHidden);
@@ -441,6 +442,31 @@ std::vector<ContractItem> TrainingW16Items(Pool& pool) {
          LeafCount(kDepth, 0), nullptr, dx.data(), kLinearColumns);
   items.Hash("canned.input_gradient_w16", dx);
   HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_w16", &items);
+  return items.Take();
+}
+
+std::vector<ContractItem> ForwardBf16Items(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  LinearItem(
+      pool, "canned.linear_bf16",
+      [&](uint32_t id, int64_t n, int64_t k) { return CannedBf16(pool, id, n, k); }, &items,
+      Inputs::kBf16);
+  const HeadRun<CannedBf16> head(pool, Inputs::kBf16);
+  items.Hash("canned.head_bf16", head.lp, head.max, head.log_sum);
+  return items.Take();
+}
+
+std::vector<ContractItem> TrainingBf16Items(Pool& pool) {
+  const NumericThread environment;
+  Items items;
+  constexpr int64_t kDepth = 512;
+  const std::vector<float> x = Canned(31, kRows * kLinearColumns), dy = Canned(32, kRows * kDepth);
+  std::vector<float> dw = Canned(33, PanelFloats(kDepth, kLinearColumns));
+  LinearWeightGradient(pool, x.data(), kLinearColumns, dy.data(), kDepth, kRows, kDepth,
+                       kLinearColumns, dw.data(), Inputs::kBf16);
+  items.Hash("canned.weight_gradient_bf16", dw);
+  HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_bf16", &items, Inputs::kBf16);
   return items.Take();
 }
 

@@ -36,6 +36,10 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool);
 std::vector<ContractItem> ForwardW16Items(Pool& pool);
 std::vector<ContractItem> TrainingW16Items(Pool& pool);
 
+// The same of mode BF16, beside all those above: products with rounded rows. Names end in "_bf16".
+std::vector<ContractItem> ForwardBf16Items(Pool& pool);
+std::vector<ContractItem> TrainingBf16Items(Pool& pool);
+
 // 32 hex digits (xxh3-128) over the items as lines "name=value", in the order given.
 std::string DigestOf(std::span<const ContractItem> items);
 

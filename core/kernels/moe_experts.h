@@ -64,14 +64,14 @@ void GatherPlaces(Pool& pool, const ExpertPlan& plan, const float* x, int64_t wi
 // expert.
 void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
                   std::span<const ConstPanels> panels, std::span<const float* const> bias,
-                  int64_t n, int64_t k, int leaves, float* out);
+                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs = Inputs::kF32);
 
 // Adds to accumulators (one an expert, panels32 of [n][k]) and bias accumulators ([n], empty:
 // none). units: ranges of rows, ascending.
 void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,
                           const float* x, const float* dy, int64_t n, int64_t k,
                           std::span<float* const> accumulators,
-                          std::span<float* const> bias_accumulators);
+                          std::span<float* const> bias_accumulators, Inputs inputs = Inputs::kF32);
 
 // out [places][width], weights [rows][chosen], shared [rows][width] or null -> y [rows][width].
 void CombinePlaces(Pool& pool, const ExpertPlan& plan, const float* weights, const float* out,

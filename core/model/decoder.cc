@@ -442,7 +442,8 @@ void HeadLogProbForward(const DecoderContext& context, const Weights& weights, c
                        {.vocab = head.rows(),
                         .hidden = head.columns(),
                         .leaves = head.forward_leaves,
-                        .inv_temperature = inverse_temperature},
+                        .inv_temperature = inverse_temperature,
+                        .inputs = context.decoder.InputsOf(head)},
                        hidden, head.columns(), static_cast<int64_t>(targets.size()), weights.head,
                        targets.data(), log_probs, state.max, state.log_sum, entropy);
 }

@@ -16,7 +16,9 @@
 //          table.
 //
 // Weights are binary32 or bfloat16 as the table's mode says; a kernel upconverts a bfloat16 exactly
-// where it reads it, so both modes are this one source. Everything else is binary32.
+// where it reads it, so all modes are this one source. Everything else is binary32; in mode BF16
+// what is multiplied with a matrix is rounded to bfloat16 in the product, its gradient goes
+// straight through.
 //
 // Shapes: T rows of a batch, R rows with a head, H hidden, F intermediate, V vocabulary, D = heads
 // * head dim, E = kv heads * head dim. All arrays are dense row-major.
@@ -73,6 +75,12 @@ class Decoder {
 
   const formats::ModelConfig& config() const { return config_; }
   Mode mode() const { return table_.mode(); }
+  // How rows enter the product with a parameter of the table.
+  kernels::Inputs InputsOf(const Parameter& parameter) const {
+    return mode() == Mode::kBf16 && parameter.element == kernels::Element::kBf16
+               ? kernels::Inputs::kBf16
+               : kernels::Inputs::kF32;
+  }
   // Of the weights that forward and backward read.
   const ParameterTable& table() const { return table_; }
   // Of master weights, gradients and moments: the table of kF32.

@@ -21,7 +21,8 @@ void Forward(const DecoderContext& context, const LayerWeights& w, const LayerPa
   for (const ExpertPointers<Matrix>& expert : w.experts) panels.push_back(expert.*matrix);
   const Parameter& parameter = context.decoder.table().at(p.experts[0].*role);
   kernels::ExpertLinear(context.pool, context.workspace.experts.plan, x, panels, {},
-                        parameter.rows(), parameter.columns(), parameter.forward_leaves, out);
+                        parameter.rows(), parameter.columns(), parameter.forward_leaves, out,
+                        context.decoder.InputsOf(parameter));
 }
 
 // dx [places][in] of dy [places][out]; one expert's transposed matrix at a time.
@@ -48,7 +49,8 @@ void WeightGradient(const DecoderContext& context, const LayerGradients& g,
   for (const ExpertPointers<float*>& expert : g.experts) accumulators.push_back(expert.*matrix);
   const Parameter& parameter = context.decoder.table().at(p.experts[0].*role);
   kernels::ExpertWeightGradient(context.pool, context.workspace.experts.plan, units, x, dy,
-                                parameter.rows(), parameter.columns(), accumulators, {});
+                                parameter.rows(), parameter.columns(), accumulators, {},
+                                context.decoder.InputsOf(parameter));
 }
 
 // ids, weights and plan of the workspace from logits.

@@ -124,14 +124,16 @@ Pointers PointersOf(const ParameterTable& table, const VectorAt& vector, const M
 
 }  // namespace
 
-std::string_view ModeName(Mode mode) { return mode == Mode::kF32 ? "f32" : "w16"; }
+std::string_view ModeName(Mode mode) {
+  return mode == Mode::kF32 ? "f32" : mode == Mode::kW16 ? "w16" : "bf16";
+}
 
 StatusOr<Mode> ModeFromName(std::string_view name) {
-  for (const Mode mode : {Mode::kF32, Mode::kW16}) {
+  for (const Mode mode : {Mode::kF32, Mode::kW16, Mode::kBf16}) {
     if (name == ModeName(mode)) return mode;
   }
   return InvalidArgument("numerics mode '" + std::string(name.substr(0, 32)) +
-                         "' is not one of f32, w16");
+                         "' is not one of f32, w16, bf16");
 }
 
 StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, Mode mode) {
@@ -153,7 +155,7 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, 
     if (parameter.is_matrix()) {
       parameter.layout = Layout::kPanels;
       const bool is_router = spec.name.ends_with(".mlp.gate.weight");
-      if (mode == Mode::kW16 && !is_router) parameter.element = kernels::Element::kBf16;
+      if (HasRoundedWeights(mode) && !is_router) parameter.element = kernels::Element::kBf16;
       elements = kernels::PanelElements(parameter.element, parameter.rows(), parameter.columns());
     }
     constexpr std::string_view kLayers = "model.layers.";

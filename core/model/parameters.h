@@ -13,6 +13,7 @@
 //   routers
 //         binary32.
 //         The weights that forward and backward read in this mode.
+//   kBf16 the table of kW16; what is multiplied with a matrix is rounded to bfloat16 too.
 //
 // Order: model.embed_tokens.weight; for each layer input_layernorm, q_proj, k_proj, v_proj, o_proj
 // (each weight, then bias where the family has one), q_norm and k_norm where the family has them,
@@ -37,8 +38,10 @@
 
 namespace titan::model {
 
-enum class Mode : uint8_t { kF32, kW16 };
-std::string_view ModeName(Mode mode);  // "f32", "w16", as in a job
+enum class Mode : uint8_t { kF32, kW16, kBf16 };
+std::string_view ModeName(Mode mode);  // "f32", "w16", "bf16", as in a job
+// Forward and backward read bfloat16 matrices, roundings of the master.
+constexpr bool HasRoundedWeights(Mode mode) { return mode != Mode::kF32; }
 // InvalidArgument: another name.
 StatusOr<Mode> ModeFromName(std::string_view name);
 

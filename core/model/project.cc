@@ -12,7 +12,7 @@ void Project(const DecoderContext& context, int parameter, kernels::ConstPanels 
              const float* bias, const float* x, int64_t rows, float* out) {
   const Parameter& p = context.decoder.table().at(parameter);
   kernels::Linear(context.pool, x, p.columns(), rows, panels, p.rows(), p.columns(),
-                  p.forward_leaves, bias, out, p.rows());
+                  p.forward_leaves, bias, out, p.rows(), context.decoder.InputsOf(p));
 }
 
 void ProjectWeightGradient(const DecoderContext& context, int parameter,
@@ -23,7 +23,8 @@ void ProjectWeightGradient(const DecoderContext& context, int parameter,
     const int64_t rows = unit.end - unit.begin;
     const float* unit_dy = dy + unit.begin * p.rows();
     kernels::LinearWeightGradient(context.pool, x + unit.begin * p.columns(), p.columns(), unit_dy,
-                                  p.rows(), rows, p.rows(), p.columns(), weight_gradient);
+                                  p.rows(), rows, p.rows(), p.columns(), weight_gradient,
+                                  context.decoder.InputsOf(p));
     if (bias_gradient != nullptr) {
       kernels::LinearBiasGradient(context.pool, unit_dy, p.rows(), rows, p.rows(), bias_gradient);
     }

@@ -40,10 +40,12 @@ type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
   };
   add(kernels::ForwardKernelItems(pool));
   add(kernels::ForwardW16Items(pool));
+  add(kernels::ForwardBf16Items(pool));
   contract.set_forward(kernels::DigestOf(items));
   if (training) {
     add(kernels::TrainingKernelItems(pool));
     add(kernels::TrainingW16Items(pool));
+    add(kernels::TrainingBf16Items(pool));
     contract.set_training(kernels::DigestOf(items));
   }
   return contract;
@@ -54,10 +56,11 @@ StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::Model
   TITAN_ASSIGN_OR_RETURN(const model::ParameterTable table,
                          model::ParameterTable::Of(config, mode));
   std::vector<ContractItem> items = kernels::ForwardKernelItems(pool);
-  if (mode == model::Mode::kW16) {
-    const std::vector<ContractItem> more = kernels::ForwardW16Items(pool);
+  const auto add = [&items](const std::vector<ContractItem>& more) {
     items.insert(items.end(), more.begin(), more.end());
-  }
+  };
+  if (model::HasRoundedWeights(mode)) add(kernels::ForwardW16Items(pool));
+  if (mode == model::Mode::kBf16) add(kernels::ForwardBf16Items(pool));
   items.push_back({"model.config", formats::ToHfConfigJson(config)});
   items.push_back({"model.leaves", LeavesOf(table)});
   items.push_back({"model.mode", std::string(model::ModeName(mode))});

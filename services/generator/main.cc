@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/kernels/isa.h"
+#include "core/runtime/log.h"
 #include "services/generator/generator_service.h"
 #include "services/rpc/daemon.h"
 #include "services/weightstore_client/grpc_leader.h"
@@ -47,6 +48,8 @@ void Validate(const GeneratorConfig& config, rpc::ConfigProblems* problems) {
 StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const GeneratorConfig& config,
                                                      rpc::DaemonContext& context) {
   TITAN_RETURN_IF_ERROR(kernels::SetIsa(config.kernels().isa()));
+  TITAN_LOG(kInfo, "kernels_selected", {"isa", kernels::CurrentIsaName()},
+            {"threads", config.kernels().threads()});
   TITAN_ASSIGN_OR_RETURN(
       auto leader, weightstore::GrpcLeader::Create(context.client, config.weightstore_address()));
   return std::make_unique<GeneratorService>(config, std::move(leader), context);

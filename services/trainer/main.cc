@@ -8,6 +8,7 @@
 
 #include "core/kernels/isa.h"
 #include "core/model/decoder.h"
+#include "core/runtime/log.h"
 #include "services/rpc/daemon.h"
 #include "services/trainer/trainer_service.h"
 #include "services/weightstore_client/grpc_leader.h"
@@ -41,6 +42,8 @@ void Validate(const TrainerConfig& config, rpc::ConfigProblems* problems) {
 StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const TrainerConfig& config,
                                                      rpc::DaemonContext& context) {
   TITAN_RETURN_IF_ERROR(kernels::SetIsa(config.kernels().isa()));
+  TITAN_LOG(kInfo, "kernels_selected", {"isa", kernels::CurrentIsaName()},
+            {"threads", config.kernels().threads()});
   TITAN_ASSIGN_OR_RETURN(
       auto leader, weightstore::GrpcLeader::Create(context.client, config.weightstore_address()));
   return std::make_unique<TrainerService>(config, std::move(leader), context);

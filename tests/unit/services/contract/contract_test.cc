@@ -24,8 +24,9 @@ TEST(ContractTest, AWorkerNamesTheItemsOfEveryMode) {
   const auto generator = ProcessContract(pool, /*training=*/false);
   const auto trainer = ProcessContract(pool, /*training=*/true);
   const std::set<std::string> names = NamesOf(generator);
-  for (const char* name : {"layout", "canned.linear", "layout_w16", "rounding_w16",
-                           "canned.linear_w16", "canned.head_w16", "canned.embedding_w16"}) {
+  for (const char* name :
+       {"layout", "canned.linear", "layout_w16", "rounding_w16", "canned.linear_w16",
+        "canned.head_w16", "canned.embedding_w16", "canned.linear_bf16", "canned.head_bf16"}) {
     EXPECT_TRUE(names.contains(name)) << name;
   }
   EXPECT_FALSE(names.contains("canned.input_gradient_w16"));
@@ -44,6 +45,10 @@ TEST(ContractTest, ARunsDigestCoversItsMode) {
   const auto w16 = RunForwardDigest(pool, (*source)->config(), model::Mode::kW16);
   ASSERT_TRUE(f32.ok() && w16.ok()) << f32.status() << w16.status();
   EXPECT_NE(*f32, *w16);
+  const auto bf16 = RunForwardDigest(pool, (*source)->config(), model::Mode::kBf16);
+  ASSERT_TRUE(bf16.ok()) << bf16.status();
+  EXPECT_NE(*bf16, *f32);
+  EXPECT_NE(*bf16, *w16);
   EXPECT_EQ(*w16, *RunForwardDigest(pool, (*source)->config(), model::Mode::kW16));
 }
 
