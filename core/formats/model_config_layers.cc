@@ -208,6 +208,11 @@ Status CheckExperts(const ModelConfig& c) {
   }
   constexpr int32_t kMaxExperts = 4096;
   TITAN_RETURN_IF_ERROR(CheckRange("num_experts", c.num_experts, 1, kMaxExperts));
+  // Each is three matrices: names and shapes are listed before any file of weights is looked at.
+  constexpr int64_t kMaxExpertsOfAllLayers = 1 << 18;
+  TITAN_RETURN_IF_ERROR(CheckRange("num_experts * num_hidden_layers",
+                                   int64_t{c.num_experts} * c.num_layers, 1,
+                                   kMaxExpertsOfAllLayers));
   TITAN_RETURN_IF_ERROR(CheckRange("num_experts_per_tok", c.experts_per_token, 1,
                                    std::min<int32_t>(c.num_experts, kMaxExpertsPerToken)));
   TITAN_RETURN_IF_ERROR(

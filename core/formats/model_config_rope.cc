@@ -121,8 +121,12 @@ Status ParseGemmaRope(const JsonFields& fields, ModelConfig* c) {
     TITAN_ASSIGN_OR_RETURN(const RopeFields rope,
                            ParseRope(fields.Value("rope_scaling"), fields, "rope_scaling"));
     c->rope_scaling = rope.scaling;
+    if (rope.theta != 0) c->rope_theta = rope.theta;
   }
   if (!fields.Has("rope_parameters")) return OkStatus();
+  if (fields.Has("rope_scaling")) {
+    return fields.Error("rope_parameters", "stands beside rope_scaling; keep one of them");
+  }
   if (!fields.Value("rope_parameters").is_object()) {
     return fields.Error("rope_parameters", "must be an object");
   }

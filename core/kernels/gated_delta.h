@@ -10,8 +10,8 @@
 // token's place in its chunk:
 //   G_t = G_(t-1) + g_t, G_0 = g_0; E_t = DExp(G_t); D_ti = DExp(G_t - G_i)
 //   kk_ti, qk_ti = chains over d ascending from +0 of fma(k_t[d] or q_t[d], k_i[d], acc)
-//   r_t[j]     = (chain over d from +0 of fma(k_t[d], S[d][j], acc)) * E_t, then the chain over i <
-//   t
+//   r_t[j]     = (chain over d from +0 of fma(k_t[d], S[d][j], acc)) * E_t,
+//                then the chain over i < t
 //                ascending of fma(kk_ti * D_ti, delta_i[j], .)
 //   u_t[j]     = v_t[j] - r_t[j]; delta_t[j] = u_t[j] * beta_t
 //   out_t[j]   = (chain over d from +0 of fma(q_t[d], S[d][j], acc)) * E_t, then the chain over
@@ -21,8 +21,8 @@
 //
 // Backward of a chunk of n tokens, with N the gradient of the state after it (none after the last
 // chunk; then every term with N or W is left out, chains begin at +0), tokens descending:
-//   ddelta_t[j] = (chain over d from +0 of fma(k_t[d], N[d][j], acc)) * W_t, then the chain over s
-//   >= t
+//   ddelta_t[j] = (chain over d from +0 of fma(k_t[d], N[d][j], acc)) * W_t,
+//                 then the chain over s >= t
 //                 ascending of fma(qk_st * D_st, dout_s[j], .) (D_tt = 1), then over s > t of
 //                 fma(kk_st * D_st, dr_s[j], .)
 //   dbeta_t = RowSumProduct(ddelta_t, u_t); dv_t[j] = ddelta_t[j] * beta_t; dr_t[j] = -dv_t[j]
@@ -31,8 +31,8 @@
 // fma(dout_t[j] or dr_t[j], S[d][j], acc), c_t[d] the chain over j of fma(delta_t[j], N[d][j],
 // acc):
 //   dq_t[d] = a_t[d] * E_t, then over i <= t of fma(x_ti, k_i[d], .) (x_tt = P_tt)
-//   dk_t[d] = b_t[d] * E_t, then over i < t of fma(y_ti, k_i[d], .), over s > t of fma(y_st,
-//   k_s[d], .),
+//   dk_t[d] = b_t[d] * E_t, then over i < t of fma(y_ti, k_i[d], .),
+//             over s > t of fma(y_st, k_s[d], .),
 //             over s >= t of fma(x_st, q_s[d], .), then fma(W_t, c_t[d], .)
 //   z_ti  = fma(qk_ti, x_ti, kk_ti * y_ti); f_t = RowSumProduct(k_t, c_t) * W_t
 //   dG_t  = (RowSumProduct(a_t, q_t) + RowSumProduct(b_t, k_t)) * E_t, then + z_ti over i < t, then

@@ -6,13 +6,13 @@
 // Parallel over rows and over columns of the gain. No allocation.
 //
 // Forward of one vector, `one` = 1 + gain rounded:
-//   ss    = RowSumProduct(v, v), inv = 1 / sqrt(ss / f32(width) + eps), IEEE division and square
-//   root kGain         v = x; out_i = (x_i * inv) * gain_i        Llama, Mistral, Qwen2, Qwen3,
-//   gpt-oss,
-//                                                            DeepSeek V3, Kimi
+//   ss    = RowSumProduct(v, v), inv = 1 / sqrt(ss / f32(width) + eps), IEEE division and root
+//   kGain         v = x; out_i = (x_i * inv) * gain_i
+//                 Llama, Mistral, Qwen2, Qwen3, gpt-oss, DeepSeek V3, Kimi
 //   kCentredGain  v = x; out_i = (x_i * inv) * one_i         Gemma 3, Qwen3-Next, Qwen3.5
 //   kPlain        v = x; out_i = x_i * inv                   no weight
 //   kGainFirst    v = x_i * one_i; out_i = v_i * inv         Muse Spark, after its experts
+//
 // Backward, g_i = gain_i, one_i, 1 or 1 as the kind says:
 //   a_i   = dy_i * g_i (kPlain, kGainFirst: dy_i)
 //   dot   = RowSumProduct(a, v)

@@ -276,6 +276,11 @@ TEST(ModelConfigTest, ExpertsOfQwen3Moe) {
     changed[field] = value;
     EXPECT_THAT(MessageOf(Parse(changed).status()), HasSubstr(field));
   }
+  // Small numbers whose product is not.
+  json many = text;
+  many["num_hidden_layers"] = 4096;
+  many["num_experts"] = 4096;
+  EXPECT_THAT(MessageOf(Parse(many).status()), HasSubstr("num_experts * num_hidden_layers"));
   // All layers slide or none does; max_window_layers is not read.
   text["use_sliding_window"] = true;
   text["sliding_window"] = 32;
