@@ -78,7 +78,7 @@ Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTab
   const double scalar = config_.is_gemma() ? config_.query_pre_attn_scalar : config_.head_dim;
   if (config_.is_gemma()) {
     embedding_scale_ = static_cast<float>(std::sqrt(static_cast<double>(config_.hidden_size)));
-    if (mode() == Mode::kW16) {
+    if (HasRoundedWeights(mode())) {
       embedding_scale_ = kernels::ToFloat(kernels::RoundToBf16(embedding_scale_));
     }
   }

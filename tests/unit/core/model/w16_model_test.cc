@@ -424,5 +424,19 @@ TEST(Bf16ModelTest, ExpertsTrainingLogProbsHaveTheBitsOfGeneration) {
   EXPECT_EQ(bf16.decoder->InputsOf(up), kernels::Inputs::kBf16);
 }
 
+// Gemma's embedding scale is rounded as under W16.
+TEST(Bf16ModelTest, GemmaTrainingLogProbsHaveTheBitsOfGeneration) {
+  SmallModelOptions options = Options(true);
+  options.hidden_size = 40;  // its root is no bfloat16
+  options.biases = false;
+  options.qk_norm = true;
+  options.gemma = true;
+  CheckGeneration(options);
+  EXPECT_EQ(W16Model(options, 5, model::Mode::kBf16).decoder->embedding_scale(),
+            W16Model(options, 5).decoder->embedding_scale());
+  EXPECT_NE(W16Model(options, 5, model::Mode::kF32).decoder->embedding_scale(),
+            W16Model(options, 5).decoder->embedding_scale());
+}
+
 }  // namespace
 }  // namespace titan::test
