@@ -34,16 +34,21 @@ def main():
     if not (HF / "model.safetensors").exists():
         run([sys.executable, ROOT / "bench/peers/gguf_to_hf.py", GGUF, HF])
     rows = []
-    if "gemm" in PARTS:
-        rows += gemm.rows(rounds=ROUNDS)
-    bounds = {r["id"]: r["ours"] for r in rows}
-    fma, read = bounds.get("machine/fma"), bounds.get("machine/read")
-    if "model" in PARTS:
-        rows += generation.rows(rounds=ROUNDS, fma_gflops=fma, read_gbytes=read)
-    if "train" in PARTS:
-        rows += training.rows(rounds=ROUNDS, fma_gflops=fma)
-    if "demo" in PARTS:
-        rows += demo_rows()
+
+    def part(name, measure):
+        if name not in PARTS:
+            return
+        rows.extend(measure())
+        # What is measured stays when a later part is cut short.
+        (OUT / "kernels.partial.json").write_text(json.dumps(rows, indent=1) + "\n")
+        print(f"bench: {name} measured, {len(rows)} rows", file=sys.stderr, flush=True)
+
+    def bound(name):
+        return next((r["ours"] for r in rows if r["id"] == name), None)
+    part("gemm", lambda: gemm.rows(rounds=ROUNDS))
+    part("model", lambda: generation.rows(ROUNDS, bound("machine/fma"), bound("machine/read")))
+    part("train", lambda: training.rows(ROUNDS, bound("machine/fma")))
+    part("demo", demo_rows)
     finish("kernels", rows)
 
 
