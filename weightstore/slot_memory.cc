@@ -81,8 +81,8 @@ StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint6
                          MappedMemory::Map(header.get(), kSlotHeaderBytes, /*writable=*/true));
   TITAN_RETURN_IF_ERROR(Seal(header));
   const bool keeps_writing = writer == Writer::kDaemon;
-  TITAN_ASSIGN_OR_RETURN(slot->map_,
-                         MappedMemory::Map(slot->file_.get(), num_bytes, keeps_writing));
+  TITAN_ASSIGN_OR_RETURN(slot->map_, MappedMemory::Map(slot->file_.get(), num_bytes, keeps_writing,
+                                                       MappedMemory::Tables::kOnAccess));
   if (keeps_writing) TITAN_RETURN_IF_ERROR(slot->SealWriters());
   return slot;
 }

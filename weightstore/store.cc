@@ -2,7 +2,9 @@
 #include "weightstore/store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "core/base/check.h"
@@ -30,7 +32,7 @@ Store::~Store() = default;
 
 StatusOr<std::unique_ptr<Store>> Store::Open(storage::KeyValueStore& index_store,
                                              StoreOptions options) {
-  TITAN_CHECK(options.hash_threads >= 1 && options.unix_ms && options.monotonic_ms);
+  TITAN_CHECK(options.threads >= 1 && options.unix_ms && options.monotonic_ms);
   std::unique_ptr<Store> store(new Store(index_store, std::move(options)));
   TITAN_RETURN_IF_ERROR(store->index_.Restore(store->state_));
   return store;
@@ -61,15 +63,25 @@ void Store::Expire() {
 
 StatusOr<std::vector<std::shared_ptr<SlotMemory>>> Store::MakeSlots(
     const StoreState::RegistrationPlan& plan, const std::vector<uint64_t>& ids) {
-  std::vector<std::shared_ptr<SlotMemory>> slots;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    const bool of_ring = i < plan.ring_slots;
-    TITAN_ASSIGN_OR_RETURN(
-        std::unique_ptr<SlotMemory> slot,
-        SlotMemory::Create(ids[i], plan.slot_bytes,
-                           of_ring ? SlotMemory::Writer::kClient : SlotMemory::Writer::kDaemon));
-    slots.push_back(std::move(slot));
-  }
+  std::vector<std::shared_ptr<SlotMemory>> slots(ids.size());
+  std::vector<Status> made(ids.size());
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < ids.size(); i = next++) {
+      const bool of_ring = i < plan.ring_slots;
+      auto slot =
+          SlotMemory::Create(ids[i], plan.slot_bytes,
+                             of_ring ? SlotMemory::Writer::kClient : SlotMemory::Writer::kDaemon);
+      made[i] = slot.status();
+      if (slot.ok()) slots[i] = *std::move(slot);
+    }
+  };
+  // Most of the time is the kernel's, which clears the pages.
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < options_.threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  for (const Status& status : made) TITAN_RETURN_IF_ERROR(status);
   return slots;
 }
 
@@ -185,7 +197,7 @@ Status Store::PutDone(const std::string& run_id, uint64_t epoch, uint64_t versio
     memory = memories_.at(*slot_id);
     manifest = state_.ManifestOf(run_id);
   }
-  const Hash128 read = WeightsDigest(*manifest, memory->bytes(), options_.hash_threads);
+  const Hash128 read = WeightsDigest(*manifest, memory->bytes(), options_.threads);
   std::lock_guard lock(mutex_);
   const Status sealed = state_.FinishVerify(run_id, epoch, version, grant, digest, read);
   if (sealed.code() == StatusCode::kDataLoss) ++stats_.verify_failures;
@@ -266,7 +278,7 @@ StatusOr<Hash128> Store::PinForEvaluation(const std::string& run_id, uint64_t ve
     manifest = state_.ManifestOf(run_id);
   }
   std::memcpy(to->writable_bytes().data(), from->bytes().data(), manifest->slot_bytes);
-  const Hash128 copied = WeightsDigest(*manifest, to->bytes(), options_.hash_threads);
+  const Hash128 copied = WeightsDigest(*manifest, to->bytes(), options_.threads);
   std::lock_guard lock(mutex_);
   const bool good = copied == plan.digest;
   if (!good) ++stats_.verify_failures;

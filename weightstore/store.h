@@ -38,7 +38,7 @@ struct StoreOptions {
   uint64_t memory_limit_bytes = 0;        // of all slots together
   int64_t lease_ttl_ms = 10'000;          // of leases that are not mapped
   int64_t reader_patience_ms = 15'000;    // a full ring waits this long for late readers
-  int hash_threads = 1;                   // at least 1
+  int threads = 1;                        // that hash, and that take memory; at least 1
   uint64_t first_number = 1;              // differs between lives of the daemon (StoreState)
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases

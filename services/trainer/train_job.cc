@@ -2,6 +2,7 @@
 #include "services/trainer/train_job.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "core/formats/model_bundle.h"
@@ -136,8 +137,6 @@ Status TrainJob::Load() {
   }
   TITAN_ASSIGN_OR_RETURN(
       run_, trainer::TrainRun::Create(*decoder_, pool_, config, [this] { return Now(); }));
-  TITAN_RETURN_IF_ERROR(
-      model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master()));
 
   weightstore::PublisherOptions publisher;
   publisher.socket_path = options_.config.weightstore_socket();
@@ -152,8 +151,14 @@ Status TrainJob::Load() {
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
-  TITAN_ASSIGN_OR_RETURN(publisher_,
-                         weightstore::Publisher::Register(leader_, std::move(publisher)));
+  // The store takes the memory of its ring while the weights are read.
+  auto registered =
+      std::async(std::launch::async, [this, options = std::move(publisher)]() mutable {
+        return weightstore::Publisher::Register(leader_, std::move(options));
+      });
+  TITAN_RETURN_IF_ERROR(
+      model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master()));
+  TITAN_ASSIGN_OR_RETURN(publisher_, registered.get());
   TITAN_ASSIGN_OR_RETURN(digest_, Publish(0, "", 0));
   return OkStatus();
 }

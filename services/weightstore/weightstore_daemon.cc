@@ -66,7 +66,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       TITAN_ASSIGN_OR_RETURN(options.memory_limit_bytes, DefaultMemoryLimit());
     }
     options.lease_ttl_ms = config.lease_ttl_ms();
-    options.hash_threads =
+    options.threads =
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
     // Another start for each life: numbers of an earlier life are refused as stale.
     options.first_number = Hash64(context.incarnation) >> 2;

@@ -47,7 +47,7 @@ class Host {
     StoreOptions options;
     options.memory_limit_bytes = memory_limit_bytes_;
     options.first_number = next_life_ += 1'000'000;
-    options.hash_threads = 2;
+    options.threads = 2;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms.load(); };
     auto store = Store::Open(disk_ ? *disk_ : memory_, std::move(options));

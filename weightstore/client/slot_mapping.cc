@@ -24,7 +24,7 @@ MappedMemory::~MappedMemory() {
   if (data_ != nullptr) ::munmap(data_, num_bytes_);
 }
 
-StatusOr<MappedMemory> MappedMemory::Map(int fd, size_t num_bytes, bool writable) {
+StatusOr<MappedMemory> MappedMemory::Map(int fd, size_t num_bytes, bool writable, Tables tables) {
   struct stat file = {};
   if (::fstat(fd, &file) != 0 || static_cast<uint64_t>(file.st_size) != num_bytes ||
       num_bytes == 0) {
@@ -36,7 +36,8 @@ StatusOr<MappedMemory> MappedMemory::Map(int fd, size_t num_bytes, bool writable
     return FailedPrecondition("slot memory is not sealed against shrinking");
   }
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* data = ::mmap(nullptr, num_bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+  const int flags = MAP_SHARED | (tables == Tables::kNow ? MAP_POPULATE : 0);
+  void* data = ::mmap(nullptr, num_bytes, protection, flags, fd, 0);
   if (data == MAP_FAILED) {
     const std::string message =
         "mapping " + std::to_string(num_bytes) + " bytes: " + std::strerror(errno);

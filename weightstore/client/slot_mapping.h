@@ -31,9 +31,17 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
+  // When the page tables of a map are filled. The pages themselves are the file's, taken when it
+  // was made, so that it is a matter of speed alone.
+  enum class Tables {
+    kNow,       // by whoever is about to use all of it, and must not wait for it later
+    kOnAccess,  // by whoever may never look
+  };
+
   // Maps the whole of a memory file. InvalidArgument: it has another size. ResourceExhausted: no
   // memory. FailedPrecondition: it could shrink under the map (no F_SEAL_SHRINK).
-  static StatusOr<MappedMemory> Map(int fd, size_t num_bytes, bool writable);
+  static StatusOr<MappedMemory> Map(int fd, size_t num_bytes, bool writable,
+                                    Tables tables = Tables::kNow);
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t size() const { return num_bytes_; }
