@@ -3,10 +3,49 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include <utility>
+#include <vector>
 
 #include "core/runtime/address.h"
 
 namespace titan::rpc {
+namespace {
+
+// gRPC's callback client reports a unary call as OK when its answer does not decode, with what was
+// decoded so far in the message. Here such a call fails.
+class UndecodableAnswerFails : public grpc::experimental::Interceptor {
+ public:
+  explicit UndecodableAnswerFails(const char* method) : method_(method) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    // Only a unary call has both in one batch.
+    if (batch->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) &&
+        batch->QueryInterceptionHookPoint(Point::POST_RECV_STATUS) &&
+        batch->GetRecvMessage() == nullptr && batch->GetRecvStatus()->ok()) {
+      *batch->GetRecvStatus() =
+          grpc::Status(grpc::StatusCode::INTERNAL,
+                       std::string("the answer to ") + method_ +
+                           " does not decode: it was cut, or the peer has other message types");
+    }
+    batch->Proceed();
+  }
+
+ private:
+  const char* const method_;  // gRPC's, alive as long as the call
+};
+
+class UndecodableAnswersFail : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo* info) override {
+    return new UndecodableAnswerFails(info->method());
+  }
+};
+
+}  // namespace
 
 StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address) {
   TITAN_ASSIGN_OR_RETURN(const runtime::HostPort peer, runtime::ParseHostPort(address));
@@ -26,7 +65,10 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address)
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // proxies of the environment are not for loopback
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
+  interceptors.push_back(std::make_unique<UndecodableAnswersFail>());
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, grpc::InsecureChannelCredentials(), arguments, std::move(interceptors));
 }
 
 }  // namespace titan::rpc
