@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train]: the decoder's speed on
-// this machine, one JSON row a line: prefill of one 512-token prompt, decode at batch 1, 8, 32 and
-// 64, the same in modes w16 and bf16, one update of a demo-shaped step (with --shape only after
-// --train: it takes four times the weights). Figures are tokens a second of the median of five
-// runs. A shape is a model of that name's sizes with random weights; its rows end in /NAME.
+// titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train] [--quick]: the decoder's
+// speed on this machine, one JSON row a line: prefill of one 512-token prompt, decode at batch 1,
+// 8, 32 and 64, the same in modes w16 and bf16, one update of a demo-shaped step (with --shape only
+// after --train: it takes four times the weights). Figures are tokens a second of the median of
+// five runs; --quick: of three, mode f32 and batches up to 32 alone. A shape is a model of that
+// name's sizes with random weights; its rows end in /NAME.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -138,10 +139,28 @@ void FillRandom(kernels::Pool& pool, const model::ParameterTable& table, void* s
   }
 }
 
+struct BenchedMode {
+  const char* name;  // what its rows end in
+  const model::Decoder* decoder;
+  const void* slot;
+};
+
+// Rows of all modes, run in turn.
+template <typename Function>
+void Measure(const std::string& id, const std::string& suffix, int tokens, int runs,
+             const std::vector<BenchedMode>& modes, const Function& seconds_of) {
+  std::vector<std::vector<double>> seconds(modes.size());
+  for (int i = 0; i < runs; ++i) {
+    for (size_t m = 0; m < modes.size(); ++m) seconds[m].push_back(seconds_of(modes[m]));
+  }
+  for (size_t m = 0; m < modes.size(); ++m) Row(id + modes[m].name + suffix, tokens, seconds[m]);
+}
+
 struct Options {
   std::string path, shape;
   int threads = 2;
   bool train = false;
+  bool quick = false;
 };
 
 Options Parse(int argc, char** argv) {
@@ -156,6 +175,8 @@ Options Parse(int argc, char** argv) {
       options.threads = std::atoi(argv[++i]);
     } else if (argument == "--train" || argument == "--no-train") {
       train = argument == "--train";
+    } else if (argument == "--quick") {
+      options.quick = true;
     } else if (!argument.starts_with("-") && options.path.empty()) {
       options.path = argument;
     } else {
@@ -163,8 +184,9 @@ Options Parse(int argc, char** argv) {
     }
   }
   if (options.threads < 1 || options.path.empty() == options.shape.empty()) {
-    std::fprintf(
-        stderr, "usage: titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train]\n");
+    std::fprintf(stderr,
+                 "usage: titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train] "
+                 "[--quick]\n");
     std::exit(2);
   }
   options.train = train < 0 ? options.shape.empty() : train == 1;
@@ -227,38 +249,32 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", s.ToString().c_str());
     return 1;
   }
-  const auto w16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kW16));
-  const auto bf16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kBf16));
-  const model::Floats rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
-  if (const Status s =
-          model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
-      !s.ok()) {
-    std::fprintf(stderr, "%s\n", s.ToString().c_str());
-    return 1;
-  }
   // All modes in turn, so that other load on the machine meets all.
-  constexpr int kRuns = 5;
-  std::vector<double> seconds, seconds_w16, seconds_bf16;
-  for (int i = 0; i < kRuns; ++i) {
-    seconds.push_back(Prefill(*decoder, pool, slot, 512));
-    seconds_w16.push_back(Prefill(*w16, pool, rounded.get(), 512));
-    seconds_bf16.push_back(Prefill(*bf16, pool, rounded.get(), 512));
-  }
-  Row("prefill/512" + suffix, 512, seconds);
-  Row("prefill/512/w16" + suffix, 512, seconds_w16);
-  Row("prefill/512/bf16" + suffix, 512, seconds_bf16);
-  for (const int batch : {1, 8, 32, 64}) {
-    seconds.clear();
-    seconds_w16.clear();
-    seconds_bf16.clear();
-    for (int i = 0; i < kRuns; ++i) {
-      seconds.push_back(Decode(*decoder, pool, slot, batch, 8));
-      seconds_w16.push_back(Decode(*w16, pool, rounded.get(), batch, 8));
-      seconds_bf16.push_back(Decode(*bf16, pool, rounded.get(), batch, 8));
+  std::vector<BenchedMode> modes;
+  modes.push_back({"", decoder.get(), slot});
+  std::unique_ptr<const model::Decoder> w16, bf16;
+  model::Floats rounded;
+  if (!options.quick) {
+    w16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kW16));
+    bf16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kBf16));
+    rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
+    if (const Status s =
+            model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
+        !s.ok()) {
+      std::fprintf(stderr, "%s\n", s.ToString().c_str());
+      return 1;
     }
-    Row("decode/" + std::to_string(batch) + suffix, 8.0 * batch, seconds);
-    Row("decode/" + std::to_string(batch) + "/w16" + suffix, 8.0 * batch, seconds_w16);
-    Row("decode/" + std::to_string(batch) + "/bf16" + suffix, 8.0 * batch, seconds_bf16);
+    modes.push_back({"/w16", w16.get(), rounded.get()});
+    modes.push_back({"/bf16", bf16.get(), rounded.get()});
+  }
+  const int runs = options.quick ? 3 : 5;
+  Measure("prefill/512", suffix, 512, runs, modes,
+          [&](const BenchedMode& m) { return Prefill(*m.decoder, pool, m.slot, 512); });
+  constexpr int kSteps = 8;
+  for (const int batch : {1, 8, 32, 64}) {
+    if (options.quick && batch > 32) continue;
+    Measure("decode/" + std::to_string(batch), suffix, kSteps * batch, runs, modes,
+            [&](const BenchedMode& m) { return Decode(*m.decoder, pool, m.slot, batch, kSteps); });
   }
   if (options.train) Train(suffix, *run);
   return 0;
