@@ -25,9 +25,7 @@ constexpr int kMaxRows = 14;   // 28 accumulators, two vectors of weights, one o
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 constexpr int kLanes = 16;
 constexpr int kVectors = kPanel / kLanes;
-// As in tile.cc.
-constexpr int kPrefetchBytes = 4096;
-constexpr int kPrefetchRows = 8;
+constexpr int kAheadRows = 14;  // twice as fast as the tile of floats, so all wait for their panel
 constexpr int kPairPart = 128;  // pairs that are rounded on the stack before they are packed
 
 static_assert(kMaxRows <= kMaxTileRows && 1 << kMaxLevels == kMaxLeaves);
@@ -57,13 +55,15 @@ class Tile {
   // Advances the chains by 2 * pairs steps: a[pairs][kRows], b[pairs][32][2].
   TITAN_DOT_INLINE void Advance(const Bf16Pair* __restrict a, const BFloat16* __restrict b,
                                 int64_t pairs) {
+    Ahead nothing;
+    Advance<false>(a, b, pairs, nothing);
+  }
+  template <bool kAhead>
+  TITAN_DOT_INLINE void Advance(const Bf16Pair* __restrict a, const BFloat16* __restrict b,
+                                int64_t pairs, Ahead& ahead) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < pairs; ++i) {
-      if constexpr (kRows <= kPrefetchRows) {
-        const char* ahead = reinterpret_cast<const char*>(b) + kPrefetchBytes;
-        _mm_prefetch(ahead, _MM_HINT_T0);
-        _mm_prefetch(ahead + 64, _MM_HINT_T0);
-      }
+      if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
       __m512bh weights[kVectors];
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
@@ -97,13 +97,14 @@ class Tile {
 
 template <int kRows>
 void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, int leaves,
-                const float* __restrict bias, float* __restrict c, int64_t ldc) {
+                const float* __restrict bias, float* __restrict c, int64_t ldc, Ahead ahead) {
   const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves;
   alignas(64) float levels[kMaxLevels][kRows * kPanel];  // as in tile.cc
   for (int leaf = 0; leaf < leaves; ++leaf) {
     Tile<kRows> tile;
     tile.Clear();
-    tile.Advance(a + leaf * pairs * kRows, b + leaf * pairs * 2 * kPanel, pairs);
+    tile.template Advance<true>(a + leaf * pairs * kRows, b + leaf * pairs * 2 * kPanel, pairs,
+                                ahead);
     int level = 0;
     for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++]);
     if (leaf + 1 < leaves) {
@@ -140,13 +141,14 @@ TITAN_DOT_INLINE void WithRows(int rows, const Call& call) {
 }
 
 void Output(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, int leaves,
-            const float* bias, float* c, int64_t ldc, int columns) {
+            const float* bias, float* c, int64_t ldc, int columns, Ahead ahead) {
   if (columns == kPanel) {
-    WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc); });
+    WithRows<kMaxRows>(rows,
+                       [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
     return;
   }
   alignas(64) float whole[kMaxRows * kPanel];
-  Output(rows, a, b, k, leaves, bias, whole, kPanel, kPanel);
+  Output(rows, a, b, k, leaves, bias, whole, kPanel, kPanel, ahead);
   for (int r = 0; r < rows; ++r) {
     std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
   }

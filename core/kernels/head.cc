@@ -213,7 +213,9 @@ void ForwardOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadSha
             tiles.rows(t), packed + tiles.begin(t) * internal::RowDepth<A>(h),
             panels + p * kPanelColumns * depth, h, shape.leaves, nullptr,
             z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column,
-            kRowSumChunk, static_cast<int>(kPanelColumns));
+            kRowSumChunk, static_cast<int>(kPanelColumns),
+            internal::AheadOf(panels + p * kPanelColumns * depth, kPanelColumns * depth, t - t0,
+                              t1 - t0));
       }
     }
     for (int64_t r = 0; r < block_rows; ++r) {
@@ -314,7 +316,9 @@ class HeadBackward {
         float* z = dz_ + (p * rows_ + row) * kPanelColumns;
         logits_tile_.output(tiles_.rows(t), packed_ + row * internal::RowDepth<A>(h),
                             panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves, nullptr,
-                            z, kPanelColumns, static_cast<int>(kPanelColumns));
+                            z, kPanelColumns, static_cast<int>(kPanelColumns),
+                            internal::AheadOf(panels_ + (p0 + p) * kPanelColumns * depth_,
+                                              kPanelColumns * depth_, t - t0, t1 - t0));
         gradient_tile(tiles_.rows(t), of + row, shape_.inv_temperature, first + p * kPanelColumns,
                       z);
       }

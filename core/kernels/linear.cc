@@ -80,7 +80,9 @@ void ShortChains(const LinearCall<W, A>& call, int64_t t0, int64_t t1, int64_t p
     for (int64_t t = t0; t < t1; ++t) {
       const int64_t first = call.tiles.begin(t);
       call.tile.output(call.tiles.rows(t), call.rows_from(first), panel, call.k, call.leaves, bias,
-                       call.out + first * call.ldo + p * kPanelColumns, call.ldo, columns);
+                       call.out + first * call.ldo + p * kPanelColumns, call.ldo, columns,
+                       internal::AheadOf(panel, kPanelColumns * PanelDepth(kElementOf<W>, call.k),
+                                         t - t0, t1 - t0));
     }
   }
 }

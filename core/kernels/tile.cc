@@ -27,6 +27,7 @@ namespace titan::kernels::HWY_NAMESPACE {
 namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
+using internal::Ahead;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
@@ -34,10 +35,8 @@ constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kPanel = static_cast<int>(kPanelColumns);
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// How far ahead the panel is prefetched when few rows read it from memory: the hardware stops at
-// each 4 KiB page.
-constexpr int kPrefetchBytes = 4096;
-constexpr int kPrefetchRows = 8;
+// A tile of more rows computes for longer than its panel takes to arrive.
+constexpr int kAheadRows = 10;
 
 // Steps of k that the 32-bit words of a panel row hold.
 template <typename W>
@@ -93,14 +92,16 @@ class Tile {
   // from b on are used.
   template <typename W>
   HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k) {
+    Ahead nothing;
+    Advance<false>(a, b, k, nothing);
+  }
+  template <bool kAhead, typename W>
+  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
+                          Ahead& ahead) {
     constexpr int kGroup = kStepsPerWord<W>;
 #pragma GCC unroll 2
     for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
-      if constexpr (kRows <= kPrefetchRows && kSpan == kPanel) {
-        const char* ahead = reinterpret_cast<const char*>(b) + kPrefetchBytes;
-        _mm_prefetch(ahead, _MM_HINT_T0);
-        _mm_prefetch(ahead + 64, _MM_HINT_T0);
-      }
+      if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
       Step<0>(a, b);
       if constexpr (kGroup == 2) {
         // The second half is loaded again: kept in registers, the words would push out
@@ -151,7 +152,7 @@ HWY_INLINE const W* From(const W* b, int first) {
 
 template <int kRows, typename W>
 void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k, int leaves,
-                const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc) {
+                const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc, Ahead ahead) {
   constexpr int kSpan = Tile<kRows>::kSpan;
   const int64_t length = k / leaves;
   HWY_ALIGN float levels[kMaxLevels]
@@ -160,7 +161,8 @@ void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;
       tile.Clear();
-      tile.Advance(a + leaf * length * kRows, From(b + leaf * length * kPanel, first), length);
+      tile.template Advance<true>(a + leaf * length * kRows,
+                                  From(b + leaf * length * kPanel, first), length, ahead);
       int level = 0;
       for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++], kSpan);
       if (leaf + 1 < leaves) {
@@ -213,21 +215,21 @@ HWY_INLINE void WithRows(int rows, const Call& call) {
 
 template <typename W>
 void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
-                float* c, int64_t ldc) {
-  WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc); });
+                float* c, int64_t ldc, Ahead ahead) {
+  WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
 }
 
 }  // namespace
 
 template <typename W>
 void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
-            float* c, int64_t ldc, int columns) {
+            float* c, int64_t ldc, int columns, Ahead ahead) {
   if (columns == kPanel) {
-    OutputRows(rows, a, b, k, leaves, bias, c, ldc);
+    OutputRows(rows, a, b, k, leaves, bias, c, ldc, ahead);
     return;
   }
   HWY_ALIGN float whole[kMaxRows * kPanel];
-  OutputRows(rows, a, b, k, leaves, bias, whole, kPanel);
+  OutputRows(rows, a, b, k, leaves, bias, whole, kPanel, ahead);
   for (int r = 0; r < rows; ++r) {
     std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
   }

@@ -48,6 +48,38 @@ constexpr int64_t RowDepth(int64_t k) {
   return std::is_same_v<A, Bf16Pair> ? (k + 1) / 2 : k;
 }
 
+// What is fetched from memory while a tile is computed, with each 128 bytes of its panel: two lines
+// at `at`, then `stride` bytes on. Speed only; any address may stand here.
+struct Ahead {
+  static constexpr int64_t kStep = 128;  // bytes of a panel's f32 step, or pair of bfloat16 steps
+
+  const char* at = nullptr;
+  int64_t stride = 0;
+
+  void Fetch() {
+    if (stride == kStep) {  // this panel: needed at once
+      _mm_prefetch(at, _MM_HINT_T0);
+      _mm_prefetch(at + kStep / 2, _MM_HINT_T0);
+    } else {
+      _mm_prefetch(at, _MM_HINT_T1);
+      _mm_prefetch(at + kStep / 2, _MM_HINT_T1);
+    }
+    at += stride;
+  }
+};
+
+// For tile t of `tiles` that are computed one after the other with the panel at `panel`: a lone
+// tile reads it from memory itself, and the hardware's own prefetching stops at each 4 KiB page;
+// several share the fetching of the panel after it.
+template <typename W>
+Ahead AheadOf(const W* panel, int64_t panel_elements, int64_t t, int64_t tiles) {
+  constexpr int64_t kDistance = 4096;
+  const auto* bytes = reinterpret_cast<const char*>(panel);
+  if (tiles == 1) return {bytes + kDistance, Ahead::kStep};
+  const int64_t panel_bytes = panel_elements * static_cast<int64_t>(sizeof(W));
+  return {bytes + panel_bytes + panel_bytes / tiles * t, Ahead::kStep / tiles};
+}
+
 // Products of packed rows of type A with a panel whose elements are of type W. For bfloat16 a chain
 // may be interrupted only at an even k, so a leaf has an even length where there are several.
 template <typename W, typename A = float>
@@ -58,7 +90,7 @@ struct WeightTile {
   // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
   // floats or null). 1 <= columns <= 32; nothing beyond is written.
   void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const float* bias,
-                 float* c, int64_t ldc, int columns);
+                 float* c, int64_t ldc, int columns, Ahead ahead);
   // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
   void (*chain)(int rows, const A* a, const W* b, int64_t k, bool resume, float* c, int64_t ldc);
 };
