@@ -17,3 +17,12 @@ titan_test(kernels_golden_test LABEL golden SOURCES golden_runner/kernels_golden
   USES core/kernels LIBS nlohmann_json::nlohmann_json)
 set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES
   optim/adamw.json optim/clip_grad_norm.json loss/logprob_entropy.json sampling/greedy.json)
+
+# Every operation, forward and backward, against float64 autograd.
+titan_test(op_gradients_golden_test LABEL golden
+  SOURCES golden_runner/op_gradients_golden_test.cc
+    golden_runner/op_gradients_mixers_golden_test.cc
+  USES core/kernels LIBS nlohmann_json::nlohmann_json)
+set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES
+  op_gradients/attention.json op_gradients/elementwise.json op_gradients/experts.json
+  op_gradients/linear.json op_gradients/recurrent_latent.json)

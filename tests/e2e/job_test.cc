@@ -188,6 +188,31 @@ TEST(JobTest, InW16OneGeneratorOtherLimitsInstructionSetAndAKillGiveTheSameBits)
   }
 }
 
+// Mode bf16: two runs, the second with other threads, batches and kernels (avx2 has no vdpbf16ps).
+TEST(JobTest, InBf16OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
+  auto spec = SmallJob(3);
+  spec.mutable_model()->set_mode("bf16");
+  TestFolder folder("bf16"), variant_folder("bf16-variant");
+  const JobRun run = RunJob(SmallCluster(folder.path()), spec);
+  ExpectSound(run, spec);
+
+  ClusterConfig config = SmallCluster(variant_folder.path());
+  config.set_num_generators(1);
+  config.mutable_generator()->set_max_running_sequences(9);
+  config.mutable_generator()->set_max_batch_tokens(33);
+  config.mutable_generator()->mutable_kernels()->set_threads(2);
+  config.mutable_generator()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->mutable_kernels()->set_threads(2);
+  config.mutable_trainer()->mutable_kernels()->set_isa("avx2");
+  config.mutable_trainer()->set_max_pack_tokens(3072);
+  const JobRun variant = RunJob(config, spec);
+  ExpectSound(variant, spec);
+  EXPECT_EQ(variant.digests(), run.digests());
+  EXPECT_NE(variant.batch_fingerprints(), run.batch_fingerprints());
+  // A run of mode f32 would agree with itself too: already the first update differs from its bits.
+  EXPECT_NE(run.digests().at(0), Baseline().digests().at(0));
+}
+
 TEST(JobTest, AKilledRewardServiceIsReplacedAndChangesNoBit) {
   TestFolder folder("kill-reward");
   const JobRun run = RunJob(SmallCluster(folder.path()), SmallJob(kSteps),
