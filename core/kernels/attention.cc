@@ -13,8 +13,7 @@
 #define TITAN_CORE_KERNELS_ATTENTION_TYPES_
 namespace titan::kernels {
 
-// One register tile of the forward: a few (row, head) pairs of one segment and kv
-// head.
+// One register tile of the forward: a few (row, head) pairs of one segment and kv head.
 struct ForwardTile {
   const Segment* segment;
   int kv_head;

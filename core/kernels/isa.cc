@@ -58,8 +58,7 @@ StatusOr<Isa> DetectIsa() {
   if (CpuHasAvx2()) return Isa::kAvx2;
   return FailedPrecondition(
       "this CPU lacks AVX2 or FMA, without which no kernel computes the defined order; run on a "
-      "CPU "
-      "with both");
+      "CPU with both");
 }
 
 Isa CurrentIsa() { return CurrentLevel() == kLevelAvx2 ? Isa::kAvx2 : Isa::kAvx512; }
@@ -72,8 +71,8 @@ Status SetIsa(Isa isa) {
   TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
   if (isa == Isa::kAvx512 && best != Isa::kAvx512) {
     return FailedPrecondition(
-        "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use "
-        "avx2 or auto");
+        "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use avx2 "
+        "or auto");
   }
   current_level.store(isa == Isa::kAvx2 ? kLevelAvx2 : kLevelAvx512, std::memory_order_relaxed);
   return OkStatus();

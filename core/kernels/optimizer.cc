@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/kernels/elements.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
@@ -100,7 +101,6 @@ namespace titan::kernels {
 namespace {
 
 constexpr double kLeastMaxNorm = 1e-30;
-constexpr int64_t kElementsPerTask = 16384;
 constexpr int64_t kChunksPerTask = 64;
 
 Status OutOfRange(const char* field, double value, const char* range) {
@@ -211,10 +211,9 @@ StatusOr<AdamWScalars> NextAdamWStep(const AdamWConfig& config, AdamWPowers* pow
 bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
                const float* g, float* p, float* m, float* v) {
   std::atomic<bool> finite{true};
-  pool.Run(static_cast<int>((count + kElementsPerTask - 1) / kElementsPerTask), [&](int task) {
-    const int64_t at = task * kElementsPerTask;
-    const bool good = TITAN_DISPATCH(AdamWRange)(std::min(kElementsPerTask, count - at), scalars,
-                                                 grad_scale, g + at, p + at, m + at, v + at);
+  internal::OverElements(pool, count, [&](int64_t at, int64_t elements) {
+    const bool good =
+        TITAN_DISPATCH(AdamWRange)(elements, scalars, grad_scale, g + at, p + at, m + at, v + at);
     if (!good) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load();

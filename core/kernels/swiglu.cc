@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/kernels/swiglu.h"
 
-#include <algorithm>
-
+#include "core/kernels/elements.h"
 #include "core/kernels/isa.h"
-#include "core/kernels/pool.h"
 #include "core/kernels/units.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -56,20 +54,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace titan::kernels {
-namespace {
 
-constexpr int64_t kElementsPerTask = 16384;
-
-// body(first, count) over disjoint ranges of n elements.
-template <typename Body>
-void OverElements(Pool& pool, int64_t n, const Body& body) {
-  pool.Run(static_cast<int>((n + kElementsPerTask - 1) / kElementsPerTask), [&](int task) {
-    const int64_t first = task * kElementsPerTask;
-    body(first, std::min(kElementsPerTask, n - first));
-  });
-}
-
-}  // namespace
+using internal::OverElements;
 
 void SwiGlu(Pool& pool, int64_t n, const float* gate, const float* up, float* out) {
   OverElements(pool, n, [&](int64_t at, int64_t count) {
