@@ -53,8 +53,8 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
     double end = start;
     int64_t calls = 0;
     for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
-      Linear(pool, x.data(), k, m, weights.data() + copy * size, n, k, leaves, nullptr, out.data(),
-             n, inputs);
+      Linear(pool, {x.data(), k, m, k, inputs},
+             {weights.data() + copy * size, n, leaves, nullptr, out.data(), n});
       copy = (copy + 1) % copies;
     }
     if (run > 0) {

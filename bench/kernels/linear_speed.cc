@@ -40,12 +40,12 @@ void Run(int threads) {
       const int64_t size = PanelFloats(s.n, s.k), copies = static_cast<int64_t>(big.size()) / size;
       int64_t copy = 0;
       const double seconds = BestSeconds([&] {
-        Linear(pool, x.data(), s.k, m, big.data() + copy * size, s.n, s.k, LeafCount(s.k, 0),
-               nullptr, out.data(), s.n);
+        Linear(pool, {x.data(), s.k, m, s.k},
+               {big.data() + copy * size, s.n, LeafCount(s.k, 0), nullptr, out.data(), s.n});
         copy = (copy + 1) % copies;
       });
       const double weight_seconds = m < 64 ? 0 : BestSeconds([&] {
-        LinearWeightGradient(pool, x.data(), s.k, dy.data(), s.n, m, s.n, s.k, gradient.data());
+        LinearWeightGradient(pool, {x.data(), s.k, m, s.k}, {dy.data(), s.n, s.n, gradient.data()});
       });
       const double flops = 2e-9 * static_cast<double>(m * s.n * s.k);
       const double bytes = 4e-9 * static_cast<double>(size);

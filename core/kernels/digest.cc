@@ -76,8 +76,8 @@ void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* ite
     for (const int64_t m : kLinearRows) {
       const std::vector<float> x = Canned(21, m * k);
       std::vector<float> out(static_cast<size_t>(m * kLinearColumns));
-      Linear(pool, x.data(), k, m, weight.panels(), kLinearColumns, k, leaves, bias.data(),
-             out.data(), kLinearColumns, inputs);
+      Linear(pool, {x.data(), k, m, k, inputs},
+             {weight.panels(), kLinearColumns, leaves, bias.data(), out.data(), kLinearColumns});
       all.insert(all.end(), out.begin(), out.end());
     }
   }
@@ -91,10 +91,11 @@ void LinearGradientItem(Pool& pool, Items* items) {
   std::vector<float> dx(kRows * kLinearColumns),
       dw = Canned(33, PanelFloats(kDepth, kLinearColumns));
   std::vector<float> db(kDepth, 0.0f);
-  Linear(pool, dy.data(), kDepth, kRows, weight.transposed.data(), kLinearColumns, kDepth,
-         LeafCount(kDepth, 0), nullptr, dx.data(), kLinearColumns);
-  LinearWeightGradient(pool, x.data(), kLinearColumns, dy.data(), kDepth, kRows, kDepth,
-                       kLinearColumns, dw.data());
+  Linear(pool, {dy.data(), kDepth, kRows, kDepth},
+         {weight.transposed.data(), kLinearColumns, LeafCount(kDepth, 0), nullptr, dx.data(),
+          kLinearColumns});
+  LinearWeightGradient(pool, {x.data(), kLinearColumns, kRows, kLinearColumns},
+                       {dy.data(), kDepth, kDepth, dw.data()});
   LinearBiasGradient(pool, dy.data(), kDepth, kRows, kDepth, db.data());
   items->Hash("canned.linear_gradient", dx, dw, db);
 }
@@ -438,8 +439,9 @@ std::vector<ContractItem> TrainingW16Items(Pool& pool) {
   std::vector<float> dx(kRows * kLinearColumns);
   std::vector<float> transposed(static_cast<size_t>(PanelFloats(kLinearColumns, kDepth)));
   TransposePanels(pool, weight.panels(), kDepth, kLinearColumns, transposed.data());
-  Linear(pool, dy.data(), kDepth, kRows, transposed.data(), kLinearColumns, kDepth,
-         LeafCount(kDepth, 0), nullptr, dx.data(), kLinearColumns);
+  Linear(pool, {dy.data(), kDepth, kRows, kDepth},
+         {transposed.data(), kLinearColumns, LeafCount(kDepth, 0), nullptr, dx.data(),
+          kLinearColumns});
   items.Hash("canned.input_gradient_w16", dx);
   HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_w16", &items);
   return items.Take();
@@ -463,8 +465,8 @@ std::vector<ContractItem> TrainingBf16Items(Pool& pool) {
   constexpr int64_t kDepth = 512;
   const std::vector<float> x = Canned(31, kRows * kLinearColumns), dy = Canned(32, kRows * kDepth);
   std::vector<float> dw = Canned(33, PanelFloats(kDepth, kLinearColumns));
-  LinearWeightGradient(pool, x.data(), kLinearColumns, dy.data(), kDepth, kRows, kDepth,
-                       kLinearColumns, dw.data(), Inputs::kBf16);
+  LinearWeightGradient(pool, {x.data(), kLinearColumns, kRows, kLinearColumns, Inputs::kBf16},
+                       {dy.data(), kDepth, kDepth, dw.data()});
   items.Hash("canned.weight_gradient_bf16", dw);
   HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_bf16", &items, Inputs::kBf16);
   return items.Take();

@@ -334,8 +334,8 @@ void PerHeadLinear(Pool& pool, const float* x, int64_t rows, std::span<const Con
                    int64_t n, int64_t k, int leaves, float* out) {
   const int64_t heads = static_cast<int64_t>(panels.size());
   for (int64_t h = 0; h < heads; ++h) {
-    Linear(pool, x + h * k, heads * k, rows, panels[static_cast<size_t>(h)], n, k, leaves, nullptr,
-           out + h * n, heads * n);
+    Linear(pool, {x + h * k, heads * k, rows, k},
+           {panels[static_cast<size_t>(h)], n, leaves, nullptr, out + h * n, heads * n});
   }
 }
 

@@ -14,34 +14,85 @@
 // a row's bits are its own. NaN and infinity flow as IEEE says.
 //
 // Thread-safety: calls from several threads are fine with a pool each. Strides count floats.
-// Outputs may not overlap inputs. Pointers need no alignment. Working memory is kept per calling
-// thread and reused.
+// Outputs may not overlap inputs or each other. Pointers need no alignment. Working memory is kept
+// per calling thread and reused.
 #ifndef TITAN_CORE_KERNELS_LINEAR_H_
 #define TITAN_CORE_KERNELS_LINEAR_H_
 
 #include <cstdint>
+#include <span>
 
 #include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 
 namespace titan::kernels {
 
-// x[m][k] (stride ldx >= k), panels of w[n][k] (panels.h), bias[n] or null -> out[m][n] (stride
-// ldo >= n). Floats between n and ldo are left alone. m may be 0. The input gradient is this
-// function with x = dy[m][n], the transposed panels, n and k swapped and leaves = LeafCount(n, .).
-// REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0; with bfloat16 and several leaves, k /
-// leaves even (LeafCount gives no other); with Inputs::kBf16, bfloat16 panels.
-void Linear(Pool& pool, const float* x, int64_t ldx, int64_t m, ConstPanels panels, int64_t n,
-            int64_t k, int leaves, const float* bias, float* out, int64_t ldo,
-            Inputs inputs = Inputs::kF32);
+// Rows x[m][k] (stride ldx >= k) and how they enter a product. m may be 0. With Inputs::kBf16 they
+// are rounded first.
+struct LinearRows {
+  const float* x = nullptr;
+  int64_t ldx = 0;
+  int64_t m = 0;
+  int64_t k = 0;
+  Inputs inputs = Inputs::kF32;
+};
 
-// Weight gradient of ONE unit: for each weight, chain over the m rows upward from +0 of
-// fma(x[row][k], dy[row][n], acc); then accumulator = accumulator + chain. The accumulator has the
-// panels layout of w[n][k]; its pad columns stay as they are. x[m][k] stride ldx, rounded first
-// with Inputs::kBf16; dy[m][n] stride ldy.
-void LinearWeightGradient(Pool& pool, const float* x, int64_t ldx, const float* dy, int64_t ldy,
-                          int64_t m, int64_t n, int64_t k, float* panels_accumulator,
-                          Inputs inputs = Inputs::kF32);
+// A weight matrix w[n][k] that rows are multiplied with, and where the product goes.
+struct LinearMatrix {
+  ConstPanels panels;
+  int64_t n = 0;
+  int leaves = 1;
+  const float* bias = nullptr;  // [n], or null
+  float* out = nullptr;         // [m][n] (stride ldo >= n); floats between n and ldo are left alone
+  int64_t ldo = 0;
+  // [m][n] (stride ldo) or null; `out` itself or apart from it. Then
+  // out[m][n] = addend[m][n] + (the product + its bias).
+  const float* addend = nullptr;
+};
+
+// The products of the same rows with all the matrices: the rows are packed once and the threads
+// meet once. Each output has the bits of a call of its own.
+// REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0; panels of one element type; with
+// bfloat16 and several leaves, k / leaves even (LeafCount gives no other); with Inputs::kBf16,
+// bfloat16 panels.
+void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> matrices);
+inline void Linear(Pool& pool, const LinearRows& rows, const LinearMatrix& matrix) {
+  Linear(pool, rows, std::span(&matrix, 1));
+}
+
+// One product of LinearSum: x[m][k] (stride ldx >= k) with f32 panels of w[n][k].
+struct LinearTerm {
+  const float* x = nullptr;
+  int64_t ldx = 0;
+  int64_t k = 0;
+  const float* panels = nullptr;
+  int leaves = 1;
+};
+
+// out[m][n] = ((term 0 + term 1) + term 2) + ..., each term a product as of Linear. The input
+// gradient is this function with x = dy[m][n], the transposed panels, n and k swapped and leaves =
+// LeafCount(n, .); of matrices that share their rows, the gradients join in the terms' order.
+// REQUIRES: a term; those of Linear.
+void LinearSum(Pool& pool, int64_t m, std::span<const LinearTerm> terms, int64_t n, float* out,
+               int64_t ldo);
+
+// dy[m][n] (stride ldy) of a matrix w[n][k], and its gradient's accumulator in the panels layout.
+struct LinearGradient {
+  const float* dy = nullptr;
+  int64_t ldy = 0;
+  int64_t n = 0;
+  float* panels_accumulator = nullptr;
+};
+
+// Weight gradients of ONE unit for matrices that share their rows: for each weight, chain over the
+// m rows upward from +0 of fma(x[row][k], dy[row][n], acc); then accumulator = accumulator + chain.
+// Pad columns of the accumulators stay as they are.
+void LinearWeightGradient(Pool& pool, const LinearRows& rows,
+                          std::span<const LinearGradient> gradients);
+inline void LinearWeightGradient(Pool& pool, const LinearRows& rows,
+                                 const LinearGradient& gradient) {
+  LinearWeightGradient(pool, rows, std::span(&gradient, 1));
+}
 
 // Bias gradient of ONE unit: chain over the m rows upward from +0 of acc + dy[row][n]; then
 // accumulator[n] = accumulator[n] + chain.

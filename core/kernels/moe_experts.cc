@@ -157,8 +157,8 @@ void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
     const int64_t first = plan.first(e), count = plan.last(e) - first;
     if (count == 0) continue;
     const size_t i = static_cast<size_t>(e);
-    Linear(pool, x + first * k, k, count, panels[i], n, k, leaves, bias.empty() ? nullptr : bias[i],
-           out + first * n, n, inputs);
+    Linear(pool, {x + first * k, k, count, k, inputs},
+           {panels[i], n, leaves, bias.empty() ? nullptr : bias[i], out + first * n, n});
   }
 }
 
@@ -176,8 +176,8 @@ void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const Ro
       const int64_t begin = place;
       while (place < plan.last(e) && plan.row_of(place) < unit.end) ++place;
       if (place == begin) continue;
-      LinearWeightGradient(pool, x + begin * k, k, dy + begin * n, n, place - begin, n, k,
-                           accumulators[i], inputs);
+      LinearWeightGradient(pool, {x + begin * k, k, place - begin, k, inputs},
+                           {dy + begin * n, n, n, accumulators[i]});
       if (!bias_accumulators.empty()) {
         LinearBiasGradient(pool, dy + begin * n, n, place - begin, n, bias_accumulators[i]);
       }

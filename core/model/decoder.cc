@@ -66,6 +66,28 @@ kernels::RopeScaling ScalingOf(const formats::RopeScaling& scaling) {
 
 std::string Number(int64_t value) { return std::to_string(value); }
 
+// Of the largest matrix of a layer, or of those that share their rows together.
+int64_t TransposedFloats(const ParameterTable& table) {
+  const auto floats = [&](int parameter) {
+    const Parameter& p = table.at(parameter);
+    return kernels::PanelFloats(p.columns(), p.rows());
+  };
+  int64_t largest = 0;
+  for (const LayerParameters& layer : table.layers()) {
+    largest =
+        std::max({largest, floats(layer.q) + floats(layer.k) + floats(layer.v), floats(layer.o)});
+    if (layer.experts.empty()) {
+      largest = std::max({largest, floats(layer.gate) + floats(layer.up), floats(layer.down)});
+      continue;
+    }
+    largest = std::max(largest, floats(layer.router));
+    for (const ExpertParameters& expert : layer.experts) {
+      largest = std::max({largest, floats(expert.gate), floats(expert.up), floats(expert.down)});
+    }
+  }
+  return largest;
+}
+
 }  // namespace
 
 Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
@@ -156,15 +178,7 @@ int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
     if (memory != nullptr) experts.ids.resize(static_cast<size_t>(places));
   }
   if (limits_.backward) {
-    int64_t largest = 0;
-    for (const Parameter& p : decoder.table().parameters()) {
-      const bool is_table = &p == &decoder.table().at(decoder.table().embedding()) ||
-                            &p == &decoder.table().at(decoder.table().head());
-      if (p.is_matrix() && !is_table) {
-        largest = std::max(largest, kernels::PanelFloats(p.columns(), p.rows()));
-      }
-    }
-    transposed = arena.Take(largest);
+    transposed = arena.Take(TransposedFloats(decoder.table()));
     if (decoder.config().is_gemma()) branch = arena.Take(rows * decoder.hidden());
     if (decoder.config().qk_norm) {
       query_c = arena.Take(rows * decoder.query_width());
@@ -329,8 +343,9 @@ void FeedForwardInputs(const DecoderContext& context, const Weights& weights, in
   if (!p.experts.empty()) {
     return ExpertsInputs(context, w, p, normed, rows, router_logits, gate, up);
   }
-  Project(context, p.gate, w.gate, w.gate_bias, normed, rows, gate);
-  Project(context, p.up, w.up, w.up_bias, normed, rows, up);
+  const Projection projections[] = {{p.gate, w.gate, w.gate_bias, gate},
+                                    {p.up, w.up, w.up_bias, up}};
+  Project(context, normed, rows, projections);
 }
 
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
@@ -359,15 +374,16 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   float* attention = or_scratch(kept.attention, workspace.query_b);
   float* gate = or_scratch(kept.gate, workspace.gate);
   float* up = or_scratch(kept.up, workspace.up);
+  float* middle = or_scratch(kept.middle, x);
   float* normed = workspace.hidden_a;
   float* branch = workspace.hidden_b;
 
   if (kept.input != nullptr) std::memcpy(kept.input, x, x_bytes);
   kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.input_norm, eps, normed,
                    kept.input_inverse_rms, {.kind = kind});
-  Project(context, p.q, w.q, w.q_bias, normed, rows, query);
-  Project(context, p.k, w.k, w.k_bias, normed, rows, key);
-  Project(context, p.v, w.v, w.v_bias, normed, rows, value);
+  const Projection heads[] = {
+      {p.q, w.q, w.q_bias, query}, {p.k, w.k, w.k_bias, key}, {p.v, w.v, w.v_bias, value}};
+  Project(context, normed, rows, heads);
   if (decoder.config().qk_norm) {
     // Kept as projected; BlockBackward makes what attention reads again.
     kernels::RmsNorm(pool, query, rows, shape.head_dim, w.q_norm, eps, workspace.query_a, nullptr,
@@ -384,30 +400,36 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   kernels::WriteKv(pool, shape, key, value, batch.segments, kv);
   kernels::AttentionForward(pool, shape, query, batch.segments, kv, attention, kept.row_max,
                             kept.row_sum);
-  Project(context, p.o, w.o, w.o_bias, attention, rows, branch);
-  if (w.attention_norm != nullptr) {
+  if (w.attention_norm == nullptr) {
+    const Projection output = {p.o, w.o, w.o_bias, middle, x};
+    Project(context, attention, rows, {&output, 1});
+  } else {
+    const Projection output = {p.o, w.o, w.o_bias, branch};
+    Project(context, attention, rows, {&output, 1});
     if (kept.attention_branch != nullptr) std::memcpy(kept.attention_branch, branch, x_bytes);
     kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.attention_norm, eps, branch,
                      kept.attention_branch_inverse_rms, {.kind = kind});
+    kernels::Add(pool, rows * decoder.hidden(), x, branch, middle);
   }
-  kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
 
-  if (kept.middle != nullptr) std::memcpy(kept.middle, x, x_bytes);
-  FeedForwardInputs(context, weights, layer, rows, x, kept.middle_inverse_rms,
+  FeedForwardInputs(context, weights, layer, rows, middle, kept.middle_inverse_rms,
                     or_scratch(kept.router_logits, workspace.experts.logits), gate, up);
   if (!p.experts.empty()) {
     ExpertsOutput(context, w, p, gate, up, branch);
-    kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
+    kernels::Add(pool, rows * decoder.hidden(), middle, branch, x);
     return;
   }
   GateForward(decoder, pool, rows * decoder.intermediate(), gate, up, workspace.activation);
-  Project(context, p.down, w.down, w.down_bias, workspace.activation, rows, branch);
-  if (w.mlp_norm != nullptr) {
-    if (kept.mlp_branch != nullptr) std::memcpy(kept.mlp_branch, branch, x_bytes);
-    kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.mlp_norm, eps, branch,
-                     kept.mlp_branch_inverse_rms, {.kind = kind});
+  if (w.mlp_norm == nullptr) {
+    const Projection output = {p.down, w.down, w.down_bias, x, middle};
+    return Project(context, workspace.activation, rows, {&output, 1});
   }
-  kernels::Add(pool, rows * decoder.hidden(), x, branch, x);
+  const Projection output = {p.down, w.down, w.down_bias, branch};
+  Project(context, workspace.activation, rows, {&output, 1});
+  if (kept.mlp_branch != nullptr) std::memcpy(kept.mlp_branch, branch, x_bytes);
+  kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.mlp_norm, eps, branch,
+                   kept.mlp_branch_inverse_rms, {.kind = kind});
+  kernels::Add(pool, rows * decoder.hidden(), middle, branch, x);
 }
 
 void FinalNorm(const DecoderContext& context, const Weights& weights, const float* x,
@@ -430,7 +452,8 @@ void FinalNorm(const DecoderContext& context, const Weights& weights, const floa
 void HeadLogits(const DecoderContext& context, const Weights& weights, const float* hidden,
                 int64_t num_rows, float* logits) {
   const kernels::NumericThread numeric;
-  Project(context, context.decoder.table().head(), weights.head, nullptr, hidden, num_rows, logits);
+  const Projection head = {context.decoder.table().head(), weights.head, nullptr, logits};
+  Project(context, hidden, num_rows, {&head, 1});
 }
 
 void HeadLogProbForward(const DecoderContext& context, const Weights& weights, const float* hidden,

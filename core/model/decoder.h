@@ -157,7 +157,8 @@ class Workspace {
   float* gate = nullptr;        // [T][F], or [places][expert intermediate], as up and activation
   float* up = nullptr;          // [T][F]
   float* activation = nullptr;  // [T][F]
-  float* transposed = nullptr;  // panels of the largest transposed matrix, backward only
+  float* transposed =
+      nullptr;  // panels of transposed matrices that share their rows, backward only
   // Models with norms of queries and keys, backward only.
   float* query_c = nullptr;            // [T][D]
   float* key_c = nullptr;              // [T][E]

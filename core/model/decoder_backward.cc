@@ -52,16 +52,17 @@ void MlpBackward(const DecoderContext& context, const LayerWeights& w, const Lay
   const int64_t rows = units.back().end, floats = rows * context.decoder.intermediate();
   float* dgate = workspace.gate;
   float* dup = workspace.up;
-  float* other = workspace.hidden_c;
   GateForward(context.decoder, pool, floats, saved.gate, saved.up, workspace.activation);
-  ProjectWeightGradient(context, p.down, units, workspace.activation, dy, g.down, g.down_bias);
-  ProjectInputGradient(context, p.down, w.down, dy, rows, dgate);
+  const ProjectionGradient down = {p.down, dy, g.down, g.down_bias};
+  ProjectWeightGradient(context, workspace.activation, units, {&down, 1});
+  const InputGradientTerm of_down = {p.down, w.down, dy};
+  ProjectInputGradient(context, rows, {&of_down, 1}, dgate);
   GateBackward(context.decoder, pool, floats, saved.gate, saved.up, dgate, dgate, dup);
-  ProjectWeightGradient(context, p.gate, units, normed, dgate, g.gate, g.gate_bias);
-  ProjectWeightGradient(context, p.up, units, normed, dup, g.up, g.up_bias);
-  ProjectInputGradient(context, p.gate, w.gate, dgate, rows, dnormed);
-  ProjectInputGradient(context, p.up, w.up, dup, rows, other);
-  kernels::Add(pool, rows * context.decoder.hidden(), dnormed, other, dnormed);
+  const ProjectionGradient gradients[] = {{p.gate, dgate, g.gate, g.gate_bias},
+                                          {p.up, dup, g.up, g.up_bias}};
+  ProjectWeightGradient(context, normed, units, gradients);
+  const InputGradientTerm terms[] = {{p.gate, w.gate, dgate}, {p.up, w.up, dup}};
+  ProjectInputGradient(context, rows, terms, dnormed);
 }
 
 void CheckUnits(std::span<const kernels::RowRange> units, int64_t rows) {
@@ -124,12 +125,14 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
                              g.attention_norm, norm);
     dbranch = workspace.branch;
   }
-  ProjectWeightGradient(context, p.o, units, saved.attention, dbranch, g.o, g.o_bias);
+  const ProjectionGradient o = {p.o, dbranch, g.o, g.o_bias};
+  ProjectWeightGradient(context, saved.attention, units, {&o, 1});
   float* dattention = workspace.query_a;
   float* dquery = workspace.query_b;
   float* dkey = workspace.key_a;
   float* dvalue = workspace.value_a;
-  ProjectInputGradient(context, p.o, w.o, dbranch, rows, dattention);
+  const InputGradientTerm of_o = {p.o, w.o, dbranch};
+  ProjectInputGradient(context, rows, {&of_o, 1}, dattention);
   const float* query = saved.query;
   const float* key = saved.key;
   const bool qk_norm = decoder.config().qk_norm;
@@ -154,14 +157,11 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
                              {.kind = decoder.norm_kind(), .heads = shape.num_kv_heads});
   }
   kernels::RmsNorm(pool, saved.input, rows, hidden, w.input_norm, eps, normed, nullptr, norm);
-  ProjectWeightGradient(context, p.q, units, normed, dquery, g.q, g.q_bias);
-  ProjectWeightGradient(context, p.k, units, normed, dkey, g.k, g.k_bias);
-  ProjectWeightGradient(context, p.v, units, normed, dvalue, g.v, g.v_bias);
-  ProjectInputGradient(context, p.q, w.q, dquery, rows, dnormed);
-  ProjectInputGradient(context, p.k, w.k, dkey, rows, other);
-  kernels::Add(pool, x_floats, dnormed, other, dnormed);
-  ProjectInputGradient(context, p.v, w.v, dvalue, rows, other);
-  kernels::Add(pool, x_floats, dnormed, other, dnormed);
+  const ProjectionGradient heads[] = {
+      {p.q, dquery, g.q, g.q_bias}, {p.k, dkey, g.k, g.k_bias}, {p.v, dvalue, g.v, g.v_bias}};
+  ProjectWeightGradient(context, normed, units, heads);
+  const InputGradientTerm terms[] = {{p.q, w.q, dquery}, {p.k, w.k, dkey}, {p.v, w.v, dvalue}};
+  ProjectInputGradient(context, rows, terms, dnormed);
   kernels::RmsNormBackward(pool, saved.input, rows, hidden, w.input_norm, saved.input_inverse_rms,
                            dnormed, other, units, g.input_norm, norm);
   kernels::Add(pool, x_floats, dx, other, dx);

@@ -36,8 +36,8 @@ void InputGradient(const DecoderContext& context, const LayerWeights& w, const L
     const size_t i = static_cast<size_t>(e);
     const int index = p.experts[i].*role;
     const Parameter& parameter = context.decoder.table().at(index);
-    ProjectInputGradient(context, index, w.experts[i].*matrix, dy + first * parameter.rows(), count,
-                         dx + first * parameter.columns());
+    const InputGradientTerm term = {index, w.experts[i].*matrix, dy + first * parameter.rows()};
+    ProjectInputGradient(context, count, {&term, 1}, dx + first * parameter.columns());
   }
 }
 
@@ -79,7 +79,8 @@ kernels::RouterShape RouterOf(const formats::ModelConfig& config) {
 void ExpertsInputs(const DecoderContext& context, const LayerWeights& w, const LayerParameters& p,
                    const float* normed, int64_t rows, float* logits, float* gate, float* up) {
   Workspace::Experts& scratch = context.workspace.experts;
-  Project(context, p.router, w.router, nullptr, normed, rows, logits);
+  const Projection router = {p.router, w.router, nullptr, logits};
+  Project(context, normed, rows, {&router, 1});
   Choose(context, logits, rows);
   kernels::GatherPlaces(context.pool, scratch.plan, normed, context.decoder.hidden(),
                         scratch.places_a);
@@ -138,8 +139,10 @@ void ExpertsBackward(const DecoderContext& context, const LayerWeights& w, const
                scratch.places_b);
   kernels::ScatterPlaces(pool, scratch.plan, scratch.places_b, hidden, dnormed);
 
-  ProjectWeightGradient(context, p.router, units, normed, scratch.dlogits, g.router, nullptr);
-  ProjectInputGradient(context, p.router, w.router, scratch.dlogits, rows, other);
+  const ProjectionGradient router = {p.router, scratch.dlogits, g.router, nullptr};
+  ProjectWeightGradient(context, normed, units, {&router, 1});
+  const InputGradientTerm of_router = {p.router, w.router, scratch.dlogits};
+  ProjectInputGradient(context, rows, {&of_router, 1}, other);
   kernels::Add(pool, rows * hidden, dnormed, other, dnormed);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/project.h"
 
+#include <vector>
+
 #include "core/kernels/gelu.h"
 #include "core/kernels/linear.h"
 #include "core/kernels/panels.h"
@@ -8,36 +10,69 @@
 
 namespace titan::model {
 
-void Project(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-             const float* bias, const float* x, int64_t rows, float* out) {
-  const Parameter& p = context.decoder.table().at(parameter);
-  kernels::Linear(context.pool, x, p.columns(), rows, panels, p.rows(), p.columns(),
-                  p.forward_leaves, bias, out, p.rows(), context.decoder.InputsOf(p));
+void Project(const DecoderContext& context, const float* x, int64_t rows,
+             std::span<const Projection> projections) {
+  kernels::LinearRows shared = {.x = x, .m = rows};
+  std::vector<kernels::LinearMatrix> matrices;
+  matrices.reserve(projections.size());
+  for (const Projection& projection : projections) {
+    const Parameter& p = context.decoder.table().at(projection.parameter);
+    shared.ldx = shared.k = p.columns();
+    shared.inputs = context.decoder.InputsOf(p);
+    matrices.push_back({.panels = projection.panels,
+                        .n = p.rows(),
+                        .leaves = p.forward_leaves,
+                        .bias = projection.bias,
+                        .out = projection.out,
+                        .ldo = p.rows(),
+                        .addend = projection.addend});
+  }
+  kernels::Linear(context.pool, shared, matrices);
 }
 
-void ProjectWeightGradient(const DecoderContext& context, int parameter,
-                           std::span<const kernels::RowRange> units, const float* x,
-                           const float* dy, float* weight_gradient, float* bias_gradient) {
-  const Parameter& p = context.decoder.table().at(parameter);
+void ProjectWeightGradient(const DecoderContext& context, const float* x,
+                           std::span<const kernels::RowRange> units,
+                           std::span<const ProjectionGradient> gradients) {
+  std::vector<kernels::LinearGradient> matrices(gradients.size());
   for (const kernels::RowRange& unit : units) {
-    const int64_t rows = unit.end - unit.begin;
-    const float* unit_dy = dy + unit.begin * p.rows();
-    kernels::LinearWeightGradient(context.pool, x + unit.begin * p.columns(), p.columns(), unit_dy,
-                                  p.rows(), rows, p.rows(), p.columns(), weight_gradient,
-                                  context.decoder.InputsOf(p));
-    if (bias_gradient != nullptr) {
-      kernels::LinearBiasGradient(context.pool, unit_dy, p.rows(), rows, p.rows(), bias_gradient);
+    kernels::LinearRows rows = {.m = unit.end - unit.begin};
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      const Parameter& p = context.decoder.table().at(gradients[i].parameter);
+      rows.x = x + unit.begin * p.columns();
+      rows.ldx = rows.k = p.columns();
+      rows.inputs = context.decoder.InputsOf(p);
+      matrices[i] = {.dy = gradients[i].dy + unit.begin * p.rows(),
+                     .ldy = p.rows(),
+                     .n = p.rows(),
+                     .panels_accumulator = gradients[i].weight_gradient};
+    }
+    kernels::LinearWeightGradient(context.pool, rows, matrices);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].bias_gradient == nullptr) continue;
+      kernels::LinearBiasGradient(context.pool, matrices[i].dy, matrices[i].ldy, rows.m,
+                                  matrices[i].n, gradients[i].bias_gradient);
     }
   }
 }
 
-void ProjectInputGradient(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-                          const float* dy, int64_t rows, float* dx) {
-  const Parameter& p = context.decoder.table().at(parameter);
+void ProjectInputGradient(const DecoderContext& context, int64_t rows,
+                          std::span<const InputGradientTerm> terms, float* dx) {
   float* transposed = context.workspace.transposed;
-  kernels::TransposePanels(context.pool, panels, p.rows(), p.columns(), transposed);
-  kernels::Linear(context.pool, dy, p.rows(), rows, transposed, p.columns(), p.rows(),
-                  p.input_gradient_leaves, nullptr, dx, p.columns());
+  std::vector<kernels::LinearTerm> products;
+  products.reserve(terms.size());
+  int64_t width = 0;
+  for (const InputGradientTerm& term : terms) {
+    const Parameter& p = context.decoder.table().at(term.parameter);
+    kernels::TransposePanels(context.pool, term.panels, p.rows(), p.columns(), transposed);
+    products.push_back({.x = term.dy,
+                        .ldx = p.rows(),
+                        .k = p.rows(),
+                        .panels = transposed,
+                        .leaves = p.input_gradient_leaves});
+    transposed += kernels::PanelFloats(p.columns(), p.rows());
+    width = p.columns();
+  }
+  kernels::LinearSum(context.pool, rows, products, width, dx, width);
 }
 
 void GateForward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,

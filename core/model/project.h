@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One linear of the decoder by its parameter: forward, weight gradient, input gradient, with the
-// leaves of the contract. For the files of this module.
+// Linears of the decoder that share their rows, by their parameters: forward, weight gradients,
+// input gradient, with the leaves of the contract. For the files of this module.
 #ifndef TITAN_CORE_MODEL_PROJECT_H_
 #define TITAN_CORE_MODEL_PROJECT_H_
 
@@ -12,18 +12,43 @@
 
 namespace titan::model {
 
-// x [rows][columns(weight)] -> out [rows][rows(weight)], with the parameter's bias if it has one.
-void Project(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-             const float* bias, const float* x, int64_t rows, float* out);
+// A parameter that rows are multiplied with, and where the product goes.
+struct Projection {
+  int parameter = 0;
+  kernels::ConstPanels panels;
+  const float* bias = nullptr;    // null: none
+  float* out = nullptr;           // [rows][rows(weight)]
+  const float* addend = nullptr;  // likewise, or null; out = addend + (product + bias)
+};
 
-// Weight and bias gradient (null: none): one chain a unit, added in order.
-void ProjectWeightGradient(const DecoderContext& context, int parameter,
-                           std::span<const kernels::RowRange> units, const float* x,
-                           const float* dy, float* weight_gradient, float* bias_gradient);
+// x [rows][columns(weight)] times all the projections, which share it.
+void Project(const DecoderContext& context, const float* x, int64_t rows,
+             std::span<const Projection> projections);
 
-// dx [rows][in features] of dy [rows][out features], by way of the workspace's transposed panels.
-void ProjectInputGradient(const DecoderContext& context, int parameter, kernels::ConstPanels panels,
-                          const float* dy, int64_t rows, float* dx);
+// A parameter's output gradient and its own gradients.
+struct ProjectionGradient {
+  int parameter = 0;
+  const float* dy = nullptr;  // [rows][rows(weight)]
+  float* weight_gradient = nullptr;
+  float* bias_gradient = nullptr;  // null: none
+};
+
+// Weight and bias gradients of projections that share x: one chain a unit, added in order.
+void ProjectWeightGradient(const DecoderContext& context, const float* x,
+                           std::span<const kernels::RowRange> units,
+                           std::span<const ProjectionGradient> gradients);
+
+// A parameter and its output gradient.
+struct InputGradientTerm {
+  int parameter = 0;
+  kernels::ConstPanels panels;
+  const float* dy = nullptr;  // [rows][rows(weight)]
+};
+
+// dx [rows][columns(weight)] = (term 0 + term 1) + ... of projections that share x, by way of the
+// workspace's transposed panels.
+void ProjectInputGradient(const DecoderContext& context, int64_t rows,
+                          std::span<const InputGradientTerm> terms, float* dx);
 
 // The MLP's gate, silu or the tanh form of gelu as the family says; flat arrays of n elements.
 void GateForward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,

@@ -38,14 +38,15 @@ Tensors ComputeLinear(Pool& pool, const OpCase& c) {
                bias = c.Has("b") ? c.In("b") : Floats();
   const Weights weights(pool, {&w, 1}, n, k, c.Text("mode"));
   Floats y = Zeros(rows * n), dx = Zeros(rows * k), db = Zeros(n);
-  Linear(pool, x.data(), k, rows, weights.panels()[0], n, k, LeafCount(k, 0),
-         bias.empty() ? nullptr : bias.data(), y.data(), n, inputs);
-  Linear(pool, dy.data(), n, rows, weights.backward()[0], k, n, LeafCount(n, 0), nullptr, dx.data(),
-         k);
+  Linear(
+      pool, {x.data(), k, rows, k, inputs},
+      {weights.panels()[0], n, LeafCount(k, 0), bias.empty() ? nullptr : bias.data(), y.data(), n});
+  Linear(pool, {dy.data(), n, rows, n},
+         {weights.backward()[0], k, LeafCount(n, 0), nullptr, dx.data(), k});
   for (const RowRange& unit : c.Units()) {
     const int64_t count = unit.end - unit.begin;
-    LinearWeightGradient(pool, x.data() + unit.begin * k, k, dy.data() + unit.begin * n, n, count,
-                         n, k, weights.accumulators()[0], inputs);
+    LinearWeightGradient(pool, {x.data() + unit.begin * k, k, count, k, inputs},
+                         {dy.data() + unit.begin * n, n, n, weights.accumulators()[0]});
     LinearBiasGradient(pool, dy.data() + unit.begin * n, n, count, n, db.data());
   }
   Tensors out = {{"y", y}, {"dx", dx}, {"dw", weights.Gradients(pool)}};

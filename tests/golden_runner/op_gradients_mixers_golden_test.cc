@@ -179,12 +179,12 @@ Tensors ComputeLatent(Pool& pool, const OpCase& c) {
   PerHeadLinear(pool, dq_latent.data(), rows, wk.backward(), nope, latent, LeafCount(latent, 0),
                 dq_nope.data());
   for (int64_t h = 0; h < heads; ++h) {
-    LinearWeightGradient(pool, out.data() + h * latent, heads * latent, dy.data() + h * value,
-                         heads * value, rows, value, latent,
-                         wv.accumulators()[static_cast<size_t>(h)]);
-    LinearWeightGradient(pool, q_nope.data() + h * nope, heads * nope,
-                         dq_latent.data() + h * latent, heads * latent, rows, latent, nope,
-                         wk.accumulators()[static_cast<size_t>(h)]);
+    LinearWeightGradient(
+        pool, {out.data() + h * latent, heads * latent, rows, latent},
+        {dy.data() + h * value, heads * value, value, wv.accumulators()[static_cast<size_t>(h)]});
+    LinearWeightGradient(pool, {q_nope.data() + h * nope, heads * nope, rows, nope},
+                         {dq_latent.data() + h * latent, heads * latent, latent,
+                          wk.accumulators()[static_cast<size_t>(h)]});
   }
   const Floats dwk = wk.Gradients(pool), dwv = wv.Gradients(pool);
   Floats dkv_b;
@@ -273,8 +273,8 @@ Tensors ComputeExperts(Pool& pool, const OpCase& c, bool swapped) {
   Floats logits = Zeros(rows * experts), dlogits = logits, weights = Zeros(rows * chosen),
          dweights = weights;
   std::vector<int32_t> ids(weights.size());
-  Linear(pool, x.data(), h, rows, router.panels()[0], experts, h, LeafCount(h, 0), nullptr,
-         logits.data(), experts);
+  Linear(pool, {x.data(), h, rows, h},
+         {router.panels()[0], experts, LeafCount(h, 0), nullptr, logits.data(), experts});
   ChooseExperts(pool, shape, logits.data(), nullptr, rows, ids.data(), weights.data());
   ExpertPlan plan;
   plan.Set(ids.data(), rows, chosen, experts);
@@ -307,12 +307,13 @@ Tensors ComputeExperts(Pool& pool, const OpCase& c, bool swapped) {
   ExpertLinear(pool, plan, du.data(), up.backward(), {}, h, f, LeafCount(f, 0), dx_up.data());
   Add(pool, places * h, dx_gate.data(), dx_up.data(), dx_gate.data());
   ScatterPlaces(pool, plan, dx_gate.data(), h, dx.data());
-  Linear(pool, dlogits.data(), experts, rows, router.backward()[0], h, experts,
-         LeafCount(experts, 0), nullptr, dx_router.data(), h);
+  Linear(pool, {dlogits.data(), experts, rows, experts},
+         {router.backward()[0], h, LeafCount(experts, 0), nullptr, dx_router.data(), h});
   Add(pool, rows * h, dx.data(), dx_router.data(), dx.data());
   for (const RowRange& unit : c.Units()) {
-    LinearWeightGradient(pool, x.data() + unit.begin * h, h, dlogits.data() + unit.begin * experts,
-                         experts, unit.end - unit.begin, experts, h, router.accumulators()[0]);
+    LinearWeightGradient(
+        pool, {x.data() + unit.begin * h, h, unit.end - unit.begin, h},
+        {dlogits.data() + unit.begin * experts, experts, experts, router.accumulators()[0]});
   }
   Floats all_dbias;
   for (const Floats& b : dbias_rows) all_dbias.insert(all_dbias.end(), b.begin(), b.end());

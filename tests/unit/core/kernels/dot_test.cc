@@ -148,8 +148,8 @@ class Bf16ModeTest : public ::testing::TestWithParam<std::string> {
     std::vector<float> got = PoisonedFloats(m * ldo + 1), expected = got;
     std::vector<float> wanted(static_cast<size_t>(m * n));
     Pool pool(threads);
-    Linear(pool, o.rows(), o.ldx, m, o.panels.data() + 1, n, k, leaves, b, got.data() + 1, ldo,
-           Inputs::kBf16);
+    Linear(pool, {o.rows(), o.ldx, m, k, Inputs::kBf16},
+           {o.panels.data() + 1, n, leaves, b, got.data() + 1, ldo});
     reference::Linear(o.x_rounded.data(), k, m, o.w_rounded.data(), n, k, leaves, b, wanted.data(),
                       n);
     for (int64_t r = 0; r < m; ++r) {
@@ -195,12 +195,12 @@ TEST_P(Bf16ModeTest, ARowsBitsAreItsOwn) {
   const Operands o(kM, kN, kK, 5);
   std::vector<float> whole(kM * kN), part(kM * kN);
   Pool pool(3), one(1);
-  Linear(pool, o.rows(), o.ldx, kM, o.panels.data() + 1, kN, kK, 2, nullptr, whole.data(), kN,
-         Inputs::kBf16);
+  Linear(pool, {o.rows(), o.ldx, kM, kK, Inputs::kBf16},
+         {o.panels.data() + 1, kN, 2, nullptr, whole.data(), kN});
   for (int64_t first = 0, rows = 1; first < kM; first += rows, rows = rows % 9 + 1) {
     rows = std::min(rows, kM - first);
-    Linear(one, o.rows() + first * o.ldx, o.ldx, rows, o.panels.data() + 1, kN, kK, 2, nullptr,
-           part.data() + first * kN, kN, Inputs::kBf16);
+    Linear(one, {o.rows() + first * o.ldx, o.ldx, rows, kK, Inputs::kBf16},
+           {o.panels.data() + 1, kN, 2, nullptr, part.data() + first * kN, kN});
   }
   EXPECT_TRUE(SameBits(whole.data(), part.data(), kM * kN));
 }
@@ -211,9 +211,10 @@ TEST_P(Bf16ModeTest, UnroundedRowsOrLowerHalvesFirstDiffer) {
   const Operands o(kM, kN, kK, 3, /*edges=*/false);
   std::vector<float> got(kM * kN), unrounded(kM * kN);
   Pool pool(2);
-  Linear(pool, o.rows(), o.ldx, kM, o.panels.data() + 1, kN, kK, 1, nullptr, got.data(), kN,
-         Inputs::kBf16);
-  Linear(pool, o.rows(), o.ldx, kM, o.panels.data() + 1, kN, kK, 1, nullptr, unrounded.data(), kN);
+  Linear(pool, {o.rows(), o.ldx, kM, kK, Inputs::kBf16},
+         {o.panels.data() + 1, kN, 1, nullptr, got.data(), kN});
+  Linear(pool, {o.rows(), o.ldx, kM, kK},
+         {o.panels.data() + 1, kN, 1, nullptr, unrounded.data(), kN});
   int64_t from_unrounded = 0, from_lower_first = 0;
   for (int64_t r = 0; r < kM; ++r) {
     for (int64_t column = 0; column < kN; ++column) {
@@ -239,8 +240,9 @@ TEST_P(Bf16ModeTest, WeightGradientTakesTheRoundedRows) {
     const std::vector<float> dy = WideFloats(m * n, 21);
     std::vector<float> got = UniformFloats(PanelFloats(n, k), 22), wanted = got;
     Pool pool(2);
-    LinearWeightGradient(pool, o.rows(), o.ldx, dy.data(), n, m, n, k, got.data(), Inputs::kBf16);
-    LinearWeightGradient(pool, o.x_rounded.data(), k, dy.data(), n, m, n, k, wanted.data());
+    LinearWeightGradient(pool, {o.rows(), o.ldx, m, k, Inputs::kBf16},
+                         {dy.data(), n, n, got.data()});
+    LinearWeightGradient(pool, {o.x_rounded.data(), k, m, k}, {dy.data(), n, n, wanted.data()});
     EXPECT_TRUE(SameBits(got.data(), wanted.data(), PanelFloats(n, k))) << m;
   }
 }

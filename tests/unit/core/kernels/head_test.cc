@@ -106,8 +106,8 @@ TEST_P(HeadTest, LogProbHasTheBitsOfTheSamplersLogProb) {
     Pool pool(2);
     const Forward got = RunForward(p, pool);
     std::vector<float> logits(static_cast<size_t>(p.rows * vocab));
-    Linear(pool, p.x.data(), p.ldh, p.rows, p.panels.data(), vocab, 64, 2, nullptr, logits.data(),
-           vocab);
+    Linear(pool, {p.x.data(), p.ldh, p.rows, 64},
+           {p.panels.data(), vocab, 2, nullptr, logits.data(), vocab});
     const NumericThread numeric;
     for (int64_t r = 0; r < p.rows; ++r) {
       const float* row = logits.data() + r * vocab;

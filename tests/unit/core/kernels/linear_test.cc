@@ -70,8 +70,8 @@ struct Problem {
 std::vector<float> RunLinear(const Problem& p, int leaves, bool with_bias, Pool& pool) {
   std::vector<float> storage = PoisonedFloats(p.m * p.ldo + 1);
   float* out = storage.data() + 1;
-  Linear(pool, p.x(), p.ldx, p.m, p.panels(), p.n, p.k, leaves, with_bias ? p.bias.data() : nullptr,
-         out, p.ldo);
+  Linear(pool, {p.x(), p.ldx, p.m, p.k},
+         {p.panels(), p.n, leaves, with_bias ? p.bias.data() : nullptr, out, p.ldo});
   EXPECT_TRUE(IsPoison(storage[0]));
   std::vector<float> dense;
   for (int64_t r = 0; r < p.m; ++r) {
@@ -181,7 +181,7 @@ TEST_P(LinearTest, ARowDoesNotSeeItsNeighbours) {
       chosen.push_back(random.Below(kRows));  // slices, permutations and duplicates alike
       std::copy_n(p.x() + chosen.back() * p.ldx, kK, x.data() + r * kK);
     }
-    Linear(pool, x.data(), kK, m, p.panels(), kN, kK, 8, p.bias.data(), out.data(), kN);
+    Linear(pool, {x.data(), kK, m, kK}, {p.panels(), kN, 8, p.bias.data(), out.data(), kN});
     for (int64_t r = 0; r < m; ++r) {
       EXPECT_TRUE(SameBits(out.data() + r * kN, all.data() + chosen[r] * kN, kN))
           << "row " << chosen[r];
@@ -198,12 +198,132 @@ TEST_P(LinearTest, InputGradientEqualsTheReferenceOfTheTransposedMatrix) {
   std::vector<float> transposed = PoisonedFloats(PanelFloats(kK, kN));
   TransposePanels(pool, p.panels(), kN, kK, transposed.data());
   std::vector<float> got(kM * kK), wanted(kM * kK), columns(kN * kK);
-  Linear(pool, dy.data(), kN, kM, transposed.data(), kK, kN, 2, nullptr, got.data(), kK);
+  Linear(pool, {dy.data(), kN, kM, kN}, {transposed.data(), kK, 2, nullptr, got.data(), kK});
   for (int64_t i = 0; i < kK; ++i) {
     for (int64_t j = 0; j < kN; ++j) columns[i * kN + j] = p.rows[j * kK + i];
   }
   reference::Linear(dy.data(), kN, kM, columns.data(), kK, kN, 2, nullptr, wanted.data(), kK);
   EXPECT_TRUE(SameBits(got.data(), wanted.data(), kM * kK));
+}
+
+// Several matrices of one call, with and without a bias, and with an addend apart from the output
+// or the output itself: each has the bits of its own reference, and addend + product is in that
+// order.
+TEST_P(LinearTest, MatricesThatShareTheirRowsEqualTheReferenceOfEach) {
+  TestRandom random(31);
+  for (int round = 0; round < 24; ++round) {
+    const bool long_chains = round % 8 == 7;
+    const int64_t m = 1 + random.Below(long_chains ? 40 : 120);
+    const int leaves = 1 << (round % 4);
+    const int64_t k = leaves * (long_chains ? 2050 / leaves + 1 : 1 + random.Below(40));
+    const std::vector<float> x = WideFloats(m * k, 900 + static_cast<uint64_t>(round));
+    std::vector<Problem> problems;
+    std::vector<std::vector<float>> outs, addends, wanted;
+    for (int i = 0; i < 1 + round % 4; ++i) {
+      problems.emplace_back(m, 1 + random.Below(90), k,
+                            910 + static_cast<uint64_t>(10 * round + i));
+      const Problem& p = problems.back();
+      outs.push_back(PoisonedFloats(m * p.ldo));
+      addends.push_back(WideFloats(m * p.ldo, 920 + static_cast<uint64_t>(10 * round + i)));
+      wanted.emplace_back(static_cast<size_t>(m * p.n));
+      reference::Linear(x.data(), k, m, p.rows.data(), p.n, k, leaves,
+                        i % 2 == 0 ? p.bias.data() : nullptr, wanted.back().data(), p.n);
+    }
+    std::vector<LinearMatrix> matrices;
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const Problem& p = problems[i];
+      const bool adds = i % 3 != 0;
+      if (adds) {
+        for (int64_t r = 0; r < m * p.n; ++r) {
+          wanted[i][r] = addends[i][r / p.n * p.ldo + r % p.n] + wanted[i][r];
+        }
+      }
+      if (i % 3 == 1) outs[i] = addends[i];
+      const float* addend = i % 3 == 1 ? outs[i].data() : adds ? addends[i].data() : nullptr;
+      matrices.push_back({p.panels(), p.n, leaves, i % 2 == 0 ? p.bias.data() : nullptr,
+                          outs[i].data(), p.ldo, addend});
+    }
+    Pool pool(1 + round % 3);
+    Linear(pool, {x.data(), k, m, k}, matrices);
+    for (size_t i = 0; i < problems.size(); ++i) {
+      const Problem& p = problems[i];
+      for (int64_t r = 0; r < m; ++r) {
+        EXPECT_TRUE(SameBits(outs[i].data() + r * p.ldo, wanted[i].data() + r * p.n, p.n))
+            << "round " << round << " matrix " << i << " row " << r;
+        for (int64_t j = p.n; j < p.ldo; ++j) {
+          const float left = outs[i][r * p.ldo + j];
+          EXPECT_TRUE(i % 3 == 1 ? SameBits(&left, &addends[i][r * p.ldo + j], 1) : IsPoison(left));
+        }
+      }
+    }
+  }
+}
+
+// The terms join as (a + b) + c; a + (b + c) differs.
+TEST_P(LinearTest, ASumEqualsTheReferencesAddedInOrder) {
+  TestRandom random(41);
+  for (int round = 0; round < 16; ++round) {
+    const bool long_chains = round % 8 == 7;
+    const int64_t m = 1 + random.Below(100), n = 20 + random.Below(80), ldo = n + 2;
+    std::vector<std::vector<float>> x, panels, products;
+    std::vector<LinearTerm> terms;
+    for (int i = 0; i < 1 + round % 4; ++i) {
+      const int leaves = 1 << random.Below(3);
+      const int64_t k = leaves * (long_chains && i == 1 ? 2100 / leaves : 8 + random.Below(60));
+      const uint64_t seed = 1000 + static_cast<uint64_t>(20 * round + 2 * i);
+      x.push_back(WideFloats(m * k, seed));
+      const std::vector<float> rows = WideFloats(n * k, seed + 1);
+      panels.emplace_back(static_cast<size_t>(PanelFloats(n, k)));
+      Pool pool(1);
+      PackPanels(pool, rows.data(), n, k, panels.back().data());
+      products.emplace_back(static_cast<size_t>(m * n));
+      reference::Linear(x.back().data(), k, m, rows.data(), n, k, leaves, nullptr,
+                        products.back().data(), n);
+      terms.push_back({x.back().data(), k, k, panels.back().data(), leaves});
+    }
+    std::vector<float> wanted = products[0], other = products.back();
+    for (size_t i = 1; i < products.size(); ++i) {
+      for (size_t j = 0; j < wanted.size(); ++j) {
+        wanted[j] = wanted[j] + products[i][j];
+        other[j] = products[products.size() - 1 - i][j] + other[j];
+      }
+    }
+    std::vector<float> got = PoisonedFloats(m * ldo);
+    Pool pool(1 + round % 3);
+    LinearSum(pool, m, terms, n, got.data(), ldo);
+    for (int64_t r = 0; r < m; ++r) {
+      EXPECT_TRUE(SameBits(got.data() + r * ldo, wanted.data() + r * n, n))
+          << "round " << round << " row " << r;
+      EXPECT_TRUE(IsPoison(got[r * ldo + n]) && IsPoison(got[r * ldo + n + 1]));
+    }
+    if (terms.size() > 2) {
+      EXPECT_FALSE(SameBits(wanted.data(), other.data(), m * n));
+    }
+  }
+}
+
+TEST_P(LinearTest, WeightGradientsThatShareTheirRowsEqualTheReferenceOfEach) {
+  constexpr int64_t kM = 150, kK = 61;
+  const std::vector<float> x = WideFloats(kM * kK, 1200);
+  const int64_t widths[] = {40, 7, 96};
+  std::vector<std::vector<float>> dy, wanted, got;
+  std::vector<LinearGradient> gradients;
+  Pool pool(2);
+  for (const int64_t n : widths) {
+    dy.push_back(WideFloats(kM * n, 1201 + static_cast<uint64_t>(n)));
+    std::vector<float> rows = WideFloats(n * kK, 1301 + static_cast<uint64_t>(n));
+    got.emplace_back(static_cast<size_t>(PanelFloats(n, kK)));
+    wanted.emplace_back(got.back().size());
+    PackPanels(pool, rows.data(), n, kK, got.back().data());
+    reference::LinearWeightGradient(x.data(), kK, dy.back().data(), n, kM, n, kK, rows.data());
+    PackPanels(pool, rows.data(), n, kK, wanted.back().data());
+    gradients.push_back({dy.back().data(), n, n, got.back().data()});
+  }
+  LinearWeightGradient(pool, {x.data(), kK, kM, kK}, gradients);
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(SameBits(got[i].data(), wanted[i].data(), static_cast<int64_t>(got[i].size())))
+        << i;
+  }
 }
 
 TEST_P(LinearTest, WeightGradientEqualsTheReferenceUnitAfterUnit) {
@@ -221,7 +341,7 @@ TEST_P(LinearTest, WeightGradientEqualsTheReferenceUnitAfterUnit) {
           WideFloats(m * ldx + 1, 400 + static_cast<uint64_t>(round * 3 + unit));
       const std::vector<float> dy =
           WideFloats(m * ldy + 1, 500 + static_cast<uint64_t>(round * 3 + unit));
-      LinearWeightGradient(pool, x.data() + 1, ldx, dy.data() + 1, ldy, m, n, k, got.data());
+      LinearWeightGradient(pool, {x.data() + 1, ldx, m, k}, {dy.data() + 1, ldy, n, got.data()});
       if (m > 0) {
         reference::LinearWeightGradient(x.data() + 1, ldx, dy.data() + 1, ldy, m, n, k,
                                         wanted.data());
@@ -241,7 +361,7 @@ TEST_P(LinearTest, WeightGradientOfALongUnitEqualsTheReference) {
   std::vector<float> wanted(kN * kK, 0.0f);
   std::vector<float> got(static_cast<size_t>(PanelFloats(kN, kK)), 0.0f), packed(got.size());
   Pool pool(2);
-  LinearWeightGradient(pool, x.data(), kK, dy.data(), kN, kM, kN, kK, got.data());
+  LinearWeightGradient(pool, {x.data(), kK, kM, kK}, {dy.data(), kN, kN, got.data()});
   reference::LinearWeightGradient(x.data(), kK, dy.data(), kN, kM, kN, kK, wanted.data());
   PackPanels(pool, wanted.data(), kN, kK, packed.data());
   EXPECT_TRUE(SameBits(got.data(), packed.data(), PanelFloats(kN, kK)));
@@ -285,7 +405,8 @@ TEST_P(LinearTest, TheOrderIsAccurate) {
   std::vector<float> panels(static_cast<size_t>(PanelFloats(kN, kK))), out(kM * kN);
   Pool pool(2);
   PackPanels(pool, rows.data(), kN, kK, panels.data());
-  Linear(pool, x.data(), kK, kM, panels.data(), kN, kK, LeafCount(kK, 0), nullptr, out.data(), kN);
+  Linear(pool, {x.data(), kK, kM, kK},
+         {panels.data(), kN, LeafCount(kK, 0), nullptr, out.data(), kN});
   double squares = 0, exact_squares = 0;
   for (int64_t r = 0; r < kM; ++r) {
     for (int64_t j = 0; j < kN; ++j) {

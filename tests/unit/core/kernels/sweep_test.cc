@@ -91,7 +91,7 @@ TEST_F(SweepTest, LinearAndItsGradients) {
     std::vector<float> panels(static_cast<size_t>(PanelFloats(n, k)));
     PackPanels(one, w.data(), n, k, panels.data());
     Compare("linear", want, [&](Pool& pool, std::vector<float>& got) {
-      Linear(pool, x.data(), k, m, panels.data(), n, k, leaves, nullptr, got.data(), n);
+      Linear(pool, {x.data(), k, m, k}, {panels.data(), n, leaves, nullptr, got.data(), n});
     });
     std::vector<BFloat16> half(static_cast<size_t>(PanelElements(Element::kBf16, n, k)));
     ASSERT_TRUE(PackPanels(one, w.data(), n, k, half.data()));
@@ -100,14 +100,14 @@ TEST_F(SweepTest, LinearAndItsGradients) {
     std::vector<float> want_half(want.size());
     reference::Linear(x.data(), k, m, rounded.data(), n, k, leaves, nullptr, want_half.data(), n);
     Compare("linear w16", want_half, [&](Pool& pool, std::vector<float>& got) {
-      Linear(pool, x.data(), k, m, half.data(), n, k, leaves, nullptr, got.data(), n);
+      Linear(pool, {x.data(), k, m, k}, {half.data(), n, leaves, nullptr, got.data(), n});
     });
     const std::vector<float> dy = WideFloats(m * n, seed + 2);
     std::vector<float> gradient(static_cast<size_t>(n * k));
     reference::LinearWeightGradient(x.data(), k, dy.data(), n, m, n, k, gradient.data());
     Compare("weight gradient", gradient, [&](Pool& pool, std::vector<float>& got) {
       std::vector<float> sum(panels.size());
-      LinearWeightGradient(pool, x.data(), k, dy.data(), n, m, n, k, sum.data());
+      LinearWeightGradient(pool, {x.data(), k, m, k}, {dy.data(), n, n, sum.data()});
       UnpackPanels(pool, sum.data(), n, k, got.data());
     });
     if (k < 24 || m * n < 64) continue;  // too little to round differently for sure
@@ -277,8 +277,8 @@ TEST(WeightGradientAccuracyTest, UnitsKeepItOverManyTokens) {
   const auto error_of = [&](int64_t unit) {
     std::vector<float> panels(static_cast<size_t>(PanelFloats(kN, kK))), rows(kN * kK);
     for (int64_t t = 0; t < kTokens; t += unit) {
-      LinearWeightGradient(pool, x.data() + t * kK, kK, dy.data() + t * kN, kN, unit, kN, kK,
-                           panels.data());
+      LinearWeightGradient(pool, {x.data() + t * kK, kK, unit, kK},
+                           {dy.data() + t * kN, kN, kN, panels.data()});
     }
     UnpackPanels(pool, panels.data(), kN, kK, rows.data());
     double error = 0, norm = 0;

@@ -194,8 +194,8 @@ class W16Test : public ::testing::TestWithParam<Isa> {
     std::vector<float> got = PoisonedFloats(m * ldo + 1), f32 = got;
     std::vector<float> wanted(static_cast<size_t>(m * n));
     Pool pool(threads);
-    Linear(pool, x.data() + 1, ldx, m, w.panels(), n, k, leaves, b, got.data() + 1, ldo);
-    Linear(pool, x.data() + 1, ldx, m, w.f32.data(), n, k, leaves, b, f32.data() + 1, ldo);
+    Linear(pool, {x.data() + 1, ldx, m, k}, {w.panels(), n, leaves, b, got.data() + 1, ldo});
+    Linear(pool, {x.data() + 1, ldx, m, k}, {w.f32.data(), n, leaves, b, f32.data() + 1, ldo});
     reference::Linear(x.data() + 1, ldx, m, w.rounded.data(), n, k, leaves, b, wanted.data(), n);
     const std::string where = "m " + std::to_string(m) + " n " + std::to_string(n) + " k " +
                               std::to_string(k) + " leaves " + std::to_string(leaves);
@@ -247,9 +247,9 @@ TEST_P(W16Test, OtherWeightsOrHalvesDiffer) {
   std::vector<float> got(kM * kN), unrounded(kM * kN), other(kM * kN);
   Pool pool(2);
   PackPanels(pool, w.rows.data(), kN, kK, rows.data());
-  Linear(pool, x.data(), kK, kM, w.panels(), kN, kK, 2, nullptr, got.data(), kN);
-  Linear(pool, x.data(), kK, kM, rows.data(), kN, kK, 2, nullptr, unrounded.data(), kN);
-  Linear(pool, x.data(), kK, kM, swapped.data(), kN, kK, 2, nullptr, other.data(), kN);
+  Linear(pool, {x.data(), kK, kM, kK}, {w.panels(), kN, 2, nullptr, got.data(), kN});
+  Linear(pool, {x.data(), kK, kM, kK}, {rows.data(), kN, 2, nullptr, unrounded.data(), kN});
+  Linear(pool, {x.data(), kK, kM, kK}, {swapped.data(), kN, 2, nullptr, other.data(), kN});
   int64_t from_unrounded = 0, from_swapped = 0;
   for (size_t i = 0; i < got.size(); ++i) {
     from_unrounded += got[i] != unrounded[i];

@@ -252,8 +252,8 @@ std::vector<std::vector<float>> LogitsByHand(const LoadedModel& f32,
     for (float& v : x) v = kernels::ToFloat(kernels::RoundToBf16(v));
     const model::Parameter& p = f32.table().at(parameter);
     std::vector<float> out = array(p.rows());
-    kernels::Linear(pool, x.data(), p.columns(), rows, panels, p.rows(), p.columns(),
-                    p.forward_leaves, bias, out.data(), p.rows());
+    kernels::Linear(pool, {x.data(), p.columns(), rows, p.columns()},
+                    {panels, p.rows(), p.forward_leaves, bias, out.data(), p.rows()});
     return out;
   };
   const auto norm = [&](const std::vector<float>& x, const float* gain) {
