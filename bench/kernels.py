@@ -13,19 +13,20 @@ from common import BIN, GGUF, OUT, ROOT, finish, row, run
 from rows import gemm, generation, training
 
 HF = OUT / "smollm2-hf"
-ROUNDS, PEER_STEPS, OUR_STEPS = int(os.environ.get("ROUNDS", "2")), 4, 9
+ROUNDS = int(os.environ.get("ROUNDS", "2"))
+STEPS = 9  # of the demo on both sides: as the model learns, more groups are trained
 PEER = "PyTorch eager loop"
 PARTS = os.environ.get("PARTS", "gemm,model,train,demo").split(",")
 
 
 def peer_round(seed):
-    lines = run([sys.executable, ROOT / "bench/peers/torch_grpo_loop.py", HF, PEER_STEPS, seed]).splitlines()
+    lines = run([sys.executable, ROOT / "bench/peers/torch_grpo_loop.py", HF, STEPS, seed]).splitlines()
     return [json.loads(line) for line in lines if line.startswith("{")][1:]
 
 
 def our_round(seed):
     folder = OUT / "demo"
-    run([BIN / "titan-demo", "--steps", OUR_STEPS, "--seed", seed, "--output", folder])
+    run([BIN / "titan-demo", "--steps", STEPS, "--seed", seed, "--output", folder])
     return json.loads((folder / "result.json").read_text())
 
 
@@ -68,6 +69,7 @@ def demo_rows():
         row("demo/step", of(["wall_seconds"], ours), "s/step", "ratio <= 0.5", of(["seconds"], peer), PEER),
         row("demo/step/generate", of(["generate_seconds"], ours), "s/step", None, of(["generate_seconds"], peer), PEER),
         row("demo/step/train", of(update, ours), "s/step", None, of(["train_seconds"], peer), PEER),
+        row("demo/step/tokens_trained", of(["tokens_trained"], ours), "tokens", None, of(["tokens_trained"], peer), PEER),
     ]
     for phase in ("wall", "generate", "score", "wait_for_samples", "parity_forward", "forward", "backward",
                   "optimizer", "publish"):

@@ -3,7 +3,7 @@
 """The demo's job as a plain PyTorch loop: the peer of the row demo/step.
 
 Same model, f32 weights, data split size, sampling and loss settings as `make demo`, on-policy, one process,
-all cores. Prints one JSON line a step: {step, seconds, generate_seconds, train_seconds, reward, tokens}.
+all cores. Prints one JSON line a step: {step, seconds, generate_seconds, train_seconds, reward, tokens, tokens_trained}.
 
 usage: torch_grpo_loop.py HF_FOLDER STEPS [SEED]
 """
@@ -78,8 +78,8 @@ def main():
         attention = torch.cat([encoded.attention_mask.repeat_interleave(SAMPLES, 0), mask.long()], 1)
         positions = (attention.cumsum(1) - 1).clamp(min=0)
         trained = (advantages.abs() > 0).nonzero().view(-1)
+        tokens = mask[trained].sum()
         if len(trained):
-            tokens = mask[trained].sum()
             optimizer.zero_grad()
             for chunk in trained.split(16):
                 logits = model(
@@ -95,6 +95,7 @@ def main():
         print(json.dumps({
             "step": step, "seconds": end - start, "generate_seconds": generated - start,
             "train_seconds": end - generated, "reward": float(rewards.mean()), "tokens": int(mask.sum()),
+            "tokens_trained": int(tokens),
             "groups_trained": int((grouped.std(1) > 0).sum()),
         }), flush=True)
 
