@@ -6,24 +6,13 @@
 #ifndef TITAN_TRAINER_RANKS_H_
 #define TITAN_TRAINER_RANKS_H_
 
-#include <cstddef>
-#include <span>
 #include <vector>
 
-#include "core/base/status.h"
+#include "core/model/ranks.h"
 
 namespace titan::trainer {
 
-// The caller's way between ranks. Every rank makes the same calls in the same order, from one
-// thread. A rank that cannot go on makes the others' calls fail; no call waits without end.
-class Ranks {
- public:
-  virtual ~Ranks() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  // The bytes of `root` to everyone; data has one size everywhere. Moves bytes, adds nothing.
-  virtual Status Broadcast(int root, std::span<std::byte> data) = 0;
-};
+using model::Ranks;
 
 // Shards [first, first + size): size is a power of two and divides first.
 struct Subtree {

@@ -84,6 +84,10 @@ Status ValidateConfig(const TrainConfig& config) {
   return OkStatus();
 }
 
+model::Workspace::Limits ScratchOf(const TrainConfig& config) {
+  return {config.max_pack_rows, config.max_pack_rows, /*backward=*/true};
+}
+
 model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
   model::TrainableDecoder::Limits limits;
   limits.max_rows = config.max_pack_rows;
@@ -97,8 +101,13 @@ model::TrainableDecoder::Limits LimitsOf(const TrainConfig& config) {
 }  // namespace
 
 TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
-                   Clock clock, Ranks* ranks)
-    : decoder_(decoder), pool_(pool), config_(config), clock_(std::move(clock)), ranks_(ranks) {}
+                   Clock clock, Ranks* ranks, Ranks* tensor_ranks)
+    : decoder_(decoder),
+      pool_(pool),
+      config_(config),
+      clock_(std::move(clock)),
+      ranks_(ranks),
+      tensor_ranks_(tensor_ranks) {}
 
 int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config,
                                int num_ranks) {
@@ -108,20 +117,28 @@ int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig&
       slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
   if (model::HasRoundedWeights(decoder.mode())) bytes += decoder.table().slot_bytes();
   if (table.tied()) bytes += table.at(table.embedding()).bytes;
+  if (decoder.shard().size > 1) {
+    bytes += model::TensorParallel::MemoryNeeded(decoder, ScratchOf(config));
+  }
   return bytes;
 }
 
 StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decoder,
                                                      kernels::Pool& pool, const TrainConfig& config,
-                                                     Clock clock, Ranks* ranks) {
+                                                     Clock clock, Ranks* ranks, Ranks* tensor) {
   TITAN_RETURN_IF_ERROR(ValidateConfig(config));
   if (ranks != nullptr && ranks->size() > config.num_shards) {
     return InvalidArgument("training.shards: is " + std::to_string(config.num_shards) +
                            ", must be at least the number of trainer ranks, " +
                            std::to_string(ranks->size()));
   }
-  auto run =
-      std::unique_ptr<TrainRun>(new TrainRun(decoder, pool, config, std::move(clock), ranks));
+  if ((tensor != nullptr) != (decoder.shard().size > 1)) {
+    return InvalidArgument("tensor parallel: the decoder is part of " +
+                           std::to_string(decoder.shard().size) +
+                           "; a part needs a tensor group, a whole one has none");
+  }
+  auto run = std::unique_ptr<TrainRun>(
+      new TrainRun(decoder, pool, config, std::move(clock), ranks, tensor));
   const auto inverse = kernels::InverseTemperature(config.temperature);
   if (!inverse.ok() || !(config.temperature > 0)) {
     return InvalidArgument("rollout.temperature: must be above 0 for training");
@@ -147,8 +164,12 @@ Status TrainRun::Allocate() {
     const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
     TITAN_ASSIGN_OR_RETURN(tied_embedding_, model::AllocateFloats(embedding.num_floats()));
   }
-  TITAN_ASSIGN_OR_RETURN(trainable_,
-                         model::TrainableDecoder::Create(decoder_, pool_, LimitsOf(config_)));
+  if (tensor_ranks_ != nullptr) {
+    TITAN_ASSIGN_OR_RETURN(
+        tensor_, model::TensorParallel::Create(decoder_, *tensor_ranks_, ScratchOf(config_)));
+  }
+  TITAN_ASSIGN_OR_RETURN(trainable_, model::TrainableDecoder::Create(
+                                         decoder_, pool_, LimitsOf(config_), tensor_.get()));
   return OkStatus();
 }
 
@@ -254,7 +275,7 @@ StatusOr<ParityResult> TrainRun::Compare(const void* slot,
     if (sample.compared) compared.samples.push_back(&sample);
   }
   TITAN_RETURN_IF_ERROR(LayPacks(&compared));
-  const model::Weights weights = model::WeightsOf(decoder_.table(), slot);
+  const model::Weights weights = model::WeightsIn(decoder_.table(), decoder_.whole_table(), slot);
   for (const Pack& pack : compared.packs) {
     const PackedBatch batch = Lay(compared, pack);
     std::vector<float> log_probs(batch.targets.size());
@@ -303,18 +324,34 @@ Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts,
   return OkStatus();
 }
 
-Status TrainRun::Step(float* gradient, UpdateResult* result) {
-  std::vector<kernels::GradientTensor> tensors;
-  for (const model::Parameter& parameter : decoder_.master_table().parameters()) {
-    kernels::GradientTensor tensor;
-    tensor.data = gradient + parameter.offset / static_cast<int64_t>(sizeof(float));
-    tensor.layout = parameter.layout == model::Layout::kPanels ? kernels::TableLayout::kPanels32
-                                                               : kernels::TableLayout::kRows;
-    tensor.n = parameter.is_matrix() ? parameter.rows() : 1;
-    tensor.k = parameter.is_matrix() ? parameter.columns() : parameter.num_elements();
-    tensors.push_back(tensor);
+// Of a tensor group: a rank's rows of a tensor go on from the total of the ranks before it.
+double TrainRun::GradientNorm(const float* gradient) {
+  const std::span<const model::Parameter> parameters = decoder_.master_table().parameters();
+  const int own = tensor_ == nullptr ? 0 : tensor_->shard().rank;
+  const int size = tensor_ == nullptr ? 1 : tensor_->shard().size;
+  std::vector<double> totals(parameters.size());
+  for (int from = 0; from < size; ++from) {
+    for (size_t i = 0; i < parameters.size() && from == own; ++i) {
+      const model::Parameter& parameter = parameters[i];
+      if (parameter.owned_step == 0 && from > 0) continue;
+      kernels::GradientTensor tensor;
+      tensor.data = gradient + parameter.offset / static_cast<int64_t>(sizeof(float));
+      tensor.layout = parameter.layout == model::Layout::kPanels ? kernels::TableLayout::kPanels32
+                                                                 : kernels::TableLayout::kRows;
+      tensor.n = parameter.is_matrix() ? parameter.held.size() : 1;
+      tensor.k = parameter.is_matrix() ? parameter.columns() : parameter.num_elements();
+      totals[i] = kernels::GradientSquareSum(pool_, tensor, totals[i]);
+    }
+    if (tensor_ != nullptr) tensor_->Share(from, std::as_writable_bytes(std::span(totals)));
   }
-  result->gradient_norm = kernels::GradientNorm(pool_, tensors);
+  double total = 0.0;
+  for (const double of_tensor : totals) total = total + of_tensor;
+  return std::sqrt(total);
+}
+
+Status TrainRun::Step(float* gradient, UpdateResult* result) {
+  result->gradient_norm = GradientNorm(gradient);
+  if (tensor_ != nullptr) TITAN_RETURN_IF_ERROR(tensor_->status());
   const auto scale = kernels::ClipScale(result->gradient_norm, config_.max_gradient_norm);
   if (!scale.ok()) {
     return DataLoss("gradient norm " + std::to_string(result->gradient_norm) +
@@ -323,11 +360,12 @@ Status TrainRun::Step(float* gradient, UpdateResult* result) {
   TITAN_ASSIGN_OR_RETURN(const kernels::AdamWScalars scalars,
                          kernels::NextAdamWStep(config_.optimizer, &powers_));
   forward_is_current_ = false;
-  if (!kernels::AdamWStep(pool_, decoder_.master_table().slot_floats(), scalars, *scale, gradient,
-                          master_.get(), first_moment_.get(), second_moment_.get())) {
-    return DataLoss("a weight or moment became NaN or infinite in the optimizer step");
-  }
-  return OkStatus();
+  const bool finite =
+      kernels::AdamWStep(pool_, decoder_.master_table().slot_floats(), scalars, *scale, gradient,
+                         master_.get(), first_moment_.get(), second_moment_.get());
+  return AgreeOn(finite ? OkStatus()
+                        : DataLoss("a weight or moment became NaN or infinite in the optimizer "
+                                   "step"));
 }
 
 StatusOr<std::vector<TrainRun::Shard>> TrainRun::Shards(std::span<const TrainingSample> samples,
@@ -535,20 +573,30 @@ void TrainRun::ForBlocks(int64_t bytes, const std::function<void(int64_t, int64_
 }
 
 StatusOr<const void*> TrainRun::ForwardSlot() {
-  if (decoder_.mode() == model::Mode::kF32) return master_.get();
-  if (!forward_is_current_) {
-    ForBlocks(decoder_.master_table().slot_bytes(), [this](int64_t begin, int64_t count) {
-      FlushDenormals(AsBytes(master_) + begin, count);
-    });
-    TITAN_RETURN_IF_ERROR(model::RoundMaster(pool_, decoder_.master_table(), master_.get(),
-                                             decoder_.table(), rounded_.get()));
-    forward_is_current_ = true;
+  const bool is_master = decoder_.mode() == model::Mode::kF32;
+  const void* slot = is_master ? master_.get() : rounded_.get();
+  if (forward_is_current_ || (is_master && tensor_ == nullptr)) return slot;
+  ForBlocks(decoder_.master_table().slot_bytes(), [this](int64_t begin, int64_t count) {
+    FlushDenormals(AsBytes(master_) + begin, count);
+  });
+  if (!is_master) {
+    TITAN_RETURN_IF_ERROR(AgreeOn(model::RoundMaster(pool_, decoder_.master_table(), master_.get(),
+                                                     decoder_.table(), rounded_.get())));
   }
-  return rounded_.get();
+  if (tensor_ != nullptr) {
+    tensor_->RefreshColumns(slot);
+    TITAN_RETURN_IF_ERROR(tensor_->status());
+  }
+  forward_is_current_ = true;
+  return slot;
 }
 
 Status TrainRun::WriteSlot(void* slot) {
-  TITAN_RETURN_IF_ERROR(ForwardSlot().status());
+  TITAN_ASSIGN_OR_RETURN(const void* forward, ForwardSlot());
+  if (tensor_ != nullptr) {
+    tensor_->GatherSlot(forward, slot);
+    return tensor_->status();
+  }
   const bool is_master = decoder_.mode() == model::Mode::kF32;
   std::byte* from = AsBytes(is_master ? master_ : rounded_);
   ForBlocks(decoder_.table().slot_bytes(), [&](int64_t begin, int64_t count) {

@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank's training state of one run: master weights, moments, gradients; and what a step does
-// with them. Publishing, leases and messages are the caller's. Every rank holds the whole state and
-// computes the shards that it owns; the sums are exchanged and every rank takes the same step, so
-// the result is that of one rank, bit for bit.
+// with them. Publishing, leases and messages are the caller's. Ranks share an update in two ways,
+// and the result is that of one rank, bit for bit:
+//
+//   data    ranks of one group compute the shards that they own; the sums are exchanged
+//   tensor  ranks of one group compute the same samples, each the columns of the linears that it
+//           owns (core/model/tensor_parallel.h); it holds weights, gradients and moments of these
+//           alone
+//
+// A rank is in one group of each kind; those of a data group have the same part of the model.
 //
 //   Load -> version 0;  per step:  Compare (parity, under an older version's slot) -> Update ->
 //   WriteSlot
@@ -30,6 +36,7 @@
 #include "core/kernels/pool.h"
 #include "core/model/decoder.h"
 #include "core/model/memory.h"
+#include "core/model/tensor_parallel.h"
 #include "core/model/torch/trainable_decoder.h"
 #include "trainer/packed_batch.h"
 #include "trainer/packing.h"
@@ -94,21 +101,24 @@ class TrainRun {
   static int64_t MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config,
                               int num_ranks = 1);
 
-  // decoder, pool and ranks must outlive the run; ranks null: this one is alone. InvalidArgument
-  // names the config field; ResourceExhausted: the memory cannot be had.
+  // decoder, pool and ranks must outlive the run; ranks (the data group) null: this one is alone;
+  // tensor (the tensor group) null: the decoder is whole. InvalidArgument names the config field;
+  // ResourceExhausted: the memory cannot be had.
   static StatusOr<std::unique_ptr<TrainRun>> Create(const model::Decoder& decoder,
                                                     kernels::Pool& pool, const TrainConfig& config,
-                                                    Clock clock, Ranks* ranks = nullptr);
+                                                    Clock clock, Ranks* ranks = nullptr,
+                                                    Ranks* tensor = nullptr);
 
-  // Master weights in the layout of the decoder's master table, to be filled once before the first
-  // step.
+  // Master weights in the layout of the decoder's master table (of this rank's part), to be filled
+  // once before the first step.
   float* master() {
     forward_is_current_ = false;
     return master_.get();
   }
 
   // The training forward, the very call and packing of Update's, over the samples marked
-  // `compared`, under the weights of `slot`. InvalidArgument names the sample: as Update.
+  // `compared`, under the weights of `slot`, which is of the whole model. InvalidArgument names the
+  // sample: as Update.
   StatusOr<ParityResult> Compare(const void* slot, std::span<const TrainingSample> samples);
 
   // One update from the samples marked `trained`, in plan order: (group_index, sample_index)
@@ -122,8 +132,9 @@ class TrainRun {
   StatusOr<UpdateResult> Update(std::span<const TrainingSample> samples, int64_t num_groups,
                                 bool compare);
 
-  // The current weights, denormals flushed, into a slot of the decoder's table. DataLoss, naming
-  // the parameter: a weight is not finite in bfloat16.
+  // The current weights, denormals flushed, into a slot of the whole model (the decoder's
+  // whole_table()); every rank of a tensor group calls it, null: this one takes part without
+  // wanting them. DataLoss, naming the parameter: a weight is not finite in bfloat16.
   Status WriteSlot(void* slot);
 
  private:
@@ -148,7 +159,7 @@ class TrainRun {
   };
 
   TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const TrainConfig& config,
-           Clock clock, Ranks* ranks);
+           Clock clock, Ranks* ranks, Ranks* tensor_ranks);
   int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
   int num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
   Status Allocate();
@@ -176,8 +187,12 @@ class TrainRun {
   Status ExchangeFigures(const std::vector<Shard>& shards, std::vector<SampleFigures>* figures,
                          ParityResult* parity);
   Status Step(float* gradient, UpdateResult* result);
+  double GradientNorm(const float* gradient);
+  // The error of any rank of the tensor group, to all of them.
+  Status AgreeOn(const Status& own) { return tensor_ == nullptr ? own : tensor_->Agree(own); }
   void ForBlocks(int64_t bytes, const std::function<void(int64_t begin, int64_t count)>& body);
-  // What forward and backward read: the master itself, or in W16 its rounding, made anew if stale.
+  // What forward and backward read: the master itself, or in W16 its rounding, made anew if stale;
+  // of a tensor group the second shards too.
   StatusOr<const void*> ForwardSlot();
 
   const model::Decoder& decoder_;
@@ -185,7 +200,9 @@ class TrainRun {
   const TrainConfig config_;
   const Clock clock_;
   Ranks* const ranks_;
+  Ranks* const tensor_ranks_;
   float inverse_temperature_ = 1.0f;
+  std::unique_ptr<model::TensorParallel> tensor_;  // null: the decoder is whole
   std::unique_ptr<model::TrainableDecoder> trainable_;
   model::Floats master_;
   model::Floats rounded_;  // W16 only: a slot of the decoder's table

@@ -53,7 +53,9 @@ void EmbeddingGather(Pool& pool, TableLayout layout, const float* table, int64_t
 
 void EmbeddingGradient(Pool& pool, TableLayout layout, const float* dy, int64_t vocab,
                        int64_t hidden, const int32_t* tokens, std::span<const RowRange> units,
-                       float* accumulator) {
+                       float* accumulator, const RowRange* held) {
+  const RowRange table = held == nullptr ? RowRange{0, vocab} : *held;
+  TITAN_CHECK(table.begin % kPanelColumns == 0);
   std::vector<int64_t> order;
   std::vector<Run> runs;
   for (const RowRange& unit : units) {
@@ -68,7 +70,8 @@ void EmbeddingGradient(Pool& pool, TableLayout layout, const float* dy, int64_t 
       int64_t end = i + 1;
       while (end < static_cast<int64_t>(order.size()) && tokens[order[end]] == tokens[order[i]])
         ++end;
-      runs.push_back({tokens[order[i]], i, end});
+      const int32_t token = tokens[order[i]];
+      if (token >= table.begin && token < table.end) runs.push_back({token, i, end});
       i = end;
     }
   }
@@ -84,7 +87,8 @@ void EmbeddingGradient(Pool& pool, TableLayout layout, const float* dy, int64_t 
         for (int64_t c = begin; c < end; ++c) chain[c - begin] = chain[c - begin] + row[c];
       }
       const bool rows = layout == TableLayout::kRows;
-      float* place = accumulator + (rows ? run.token * hidden : PanelIndex(hidden, run.token, 0));
+      const int64_t row = run.token - table.begin;
+      float* place = accumulator + (rows ? row * hidden : PanelIndex(hidden, row, 0));
       const int64_t stride = rows ? 1 : kPanelColumns;
       for (int64_t c = begin; c < end; ++c)
         place[c * stride] = place[c * stride] + chain[c - begin];

@@ -30,10 +30,12 @@ void EmbeddingGather(Pool& pool, TableLayout layout, const float* table, int64_t
 void EmbeddingGather(Pool& pool, ConstPanels table, int64_t vocab, int64_t hidden,
                      const int32_t* tokens, int64_t rows, float* out);
 
-// dy [rows][hidden] added into accumulator (the table's layout, vocab x hidden).
+// dy [rows][hidden] added into accumulator (the table's layout, vocab x hidden). With `held` the
+// accumulator has those rows of the table alone (begin a multiple of 32), the others' gradients are
+// left out.
 void EmbeddingGradient(Pool& pool, TableLayout layout, const float* dy, int64_t vocab,
                        int64_t hidden, const int32_t* tokens, std::span<const RowRange> units,
-                       float* accumulator);
+                       float* accumulator, const RowRange* held = nullptr);
 
 }  // namespace titan::kernels
 

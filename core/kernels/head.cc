@@ -182,28 +182,25 @@ MergedRow Merge(const ChunkStatistics* chunk, int64_t chunks, int64_t stride) {
   return {max, Canonical(DLog(sum)), weighted / sum};
 }
 
+// Chunks of columns [first, first + count) of the vocabulary, which the panels hold.
 template <typename W, typename A>
-void ForwardOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadShape& shape,
-               const float* hidden, int64_t ldh, int64_t rows, const W* panels,
-               const int32_t* targets, float* log_prob, float* max, float* log_sum,
-               float* entropy) {
+void ChunksOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadShape& shape,
+              const float* hidden, int64_t ldh, int64_t rows, const W* panels, int64_t first,
+              int64_t count, const int32_t* targets, bool want_entropy, ChunkStatistics* statistics,
+              float* target_logits) {
   const auto chunk_statistics = TITAN_DISPATCH(HeadChunk);
-  const int64_t h = shape.hidden, panel_count = PanelCount(shape.vocab);
+  const int64_t h = shape.hidden, panel_count = PanelCount(count);
   const int64_t depth = PanelDepth(kElementOf<W>, h);
-  const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
+  const int64_t chunks = (count + kRowSumChunk - 1) / kRowSumChunk;
   const RowTiles tiles(rows, tile.max_rows);
   const int64_t block_tiles = std::max<int64_t>(1, kRowBlock / tile.max_rows);
   const int64_t blocks = (tiles.count() + block_tiles - 1) / block_tiles;
   const A* packed = PackHidden<A>(pool, tiles, shape.inputs, hidden, ldh, rows, h);
-  // [chunks][rows] statistics, then one target logit per row.
-  float* floats = ScratchFloats(Scratch::kStatistics, (3 * chunks + 1) * rows);
-  auto* statistics = reinterpret_cast<ChunkStatistics*>(floats);
-  float* target_logit = floats + 3 * chunks * rows;
   pool.Run(static_cast<int>(chunks * blocks), [&](int task) {
     const int64_t c = task / blocks, t0 = task % blocks * block_tiles;
     const int64_t t1 = std::min(tiles.count(), t0 + block_tiles);
     const int64_t first_row = tiles.begin(t0), first_column = c * kRowSumChunk;
-    const int64_t count = std::min(kRowSumChunk, shape.vocab - first_column);
+    const int64_t columns = std::min(kRowSumChunk, count - first_column);
     const int64_t block_rows = tiles.begin(t1 - 1) + tiles.rows(t1 - 1) - first_row;
     float* z = ScratchFloats(Scratch::kLogits, block_rows * kRowSumChunk);
     const int64_t p1 = std::min(panel_count, (c + 1) * kPanelBlock);
@@ -221,44 +218,40 @@ void ForwardOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadSha
     for (int64_t r = 0; r < block_rows; ++r) {
       const int64_t row = first_row + r;
       float* logits = z + r * kRowSumChunk;
-      chunk_statistics(logits, count, shape.inv_temperature, entropy != nullptr,
+      chunk_statistics(logits, columns, shape.inv_temperature, want_entropy,
                        &statistics[c * rows + row]);
-      const int64_t column = targets[row] - first_column;
-      if (column >= 0 && column < count) target_logit[row] = logits[column];
-    }
-  });
-  pool.Run(static_cast<int>((rows + kMergeRows - 1) / kMergeRows), [&](int task) {
-    const int64_t end = std::min(rows, (task + 1) * kMergeRows);
-    for (int64_t row = task * kMergeRows; row < end; ++row) {
-      const MergedRow merged = Merge(statistics + row, chunks, rows);
-      max[row] = merged.max;
-      log_sum[row] = merged.log_sum;
-      log_prob[row] = Canonical((target_logit[row] - merged.max) - merged.log_sum);
-      if (entropy != nullptr) entropy[row] = Canonical(merged.log_sum - merged.mean);
+      const int64_t column = targets[row] - first - first_column;
+      if (column >= 0 && column < columns) target_logits[row] = logits[column];
     }
   });
 }
 
 // One backward call. The vocabulary is walked in blocks of 1024 columns; a block's dz is kept as
 // panels [panel][rows][32], which is what the weight gradient reads; the input gradient's chains
-// stay open in memory from block to block.
+// stay open in memory from block to block. With a part, a block's dz comes from its owner.
 template <typename W, typename A>
 class HeadBackward {
  public:
   HeadBackward(Pool& pool, const internal::WeightTile<W, A>& logits_tile, const HeadShape& shape,
-               int64_t rows, const W* panels, std::span<const HeadUnit> units, float* gradient)
+               int64_t rows, const W* panels, std::span<const HeadUnit> units, float* gradient,
+               const HeadPart* part)
       : pool_(pool),
         logits_tile_(logits_tile),
         tile_(internal::CurrentTileKernels()),
         shape_(shape),
         rows_(rows),
+        part_(part),
+        owned_(part == nullptr ? RowRange{0, shape.vocab} : part->vocabulary),
+        output_(part == nullptr ? RowRange{0, shape.hidden} : part->hidden),
         panels_(panels),
         depth_(PanelDepth(kElementOf<W>, shape.hidden)),
+        columns_panels_(part == nullptr ? panels : static_cast<const W*>(part->columns.data())),
+        columns_depth_(PanelDepth(kElementOf<W>, output_.end - output_.begin)),
         units_(units),
         gradient_(gradient),
         tiles_(rows, std::min(logits_tile.max_rows, tile_.f32.max_rows)),
         weight_tiles_(shape.hidden, tile_.f32.max_rows),
-        hidden_panels_(PanelCount(shape.hidden)),
+        hidden_panels_(PanelCount(output_.end - output_.begin)),
         leaves_(LeafCount(shape.vocab, 0)),
         level_floats_(hidden_panels_ * rows * kPanelColumns) {
     const int64_t h = shape.hidden;
@@ -275,16 +268,21 @@ class HeadBackward {
     if (gradient_ != nullptr) PackUnits(hidden, ldh);
     for (int64_t first = 0; first < shape_.vocab; first += kRowSumChunk) {
       const int64_t count = std::min(kRowSumChunk, shape_.vocab - first);
-      Logits(first, count, of);
-      WeightsAndPacking(first, count);
+      const bool owned = first >= owned_.begin && first < owned_.end;
+      if (owned) Logits(first, count, of);
+      if (part_ != nullptr) {
+        const int64_t floats = PanelCount(count) * kPanelColumns * rows_;
+        part_->share(first, std::span(dz_, static_cast<size_t>(floats)));
+      }
+      WeightsAndPacking(first, count, owned && gradient_ != nullptr);
       Inputs(first, count);
     }
     const float* open = levels_ + 3 * level_floats_;
     pool_.Run(static_cast<int>(hidden_panels_), [&](int q) {
-      const int columns = ColumnsOf(q, shape_.hidden);
+      const int columns = ColumnsOf(q, output_.end - output_.begin);
       for (int64_t r = 0; r < rows_; ++r) {
         std::copy_n(open + (q * rows_ + r) * kPanelColumns, columns,
-                    dhidden + r * ldd + q * kPanelColumns);
+                    dhidden + r * ldd + output_.begin + q * kPanelColumns);
       }
     });
   }
@@ -305,7 +303,8 @@ class HeadBackward {
   // dz of columns [first, first + count).
   void Logits(int64_t first, int64_t count, const RowGradient* of) {
     const auto gradient_tile = TITAN_DISPATCH(HeadGradientTile);
-    const int64_t h = shape_.hidden, panels = PanelCount(count), p0 = first / kPanelColumns;
+    const int64_t h = shape_.hidden, panels = PanelCount(count);
+    const int64_t p0 = (first - owned_.begin) / kPanelColumns;
     const int64_t block_tiles = std::max<int64_t>(1, kRowBlock * 4 / logits_tile_.max_rows);
     const int64_t blocks = (tiles_.count() + block_tiles - 1) / block_tiles;
     pool_.Run(static_cast<int>(panels * blocks), [&](int task) {
@@ -326,9 +325,10 @@ class HeadBackward {
   }
 
   // The weight gradient of the block's panels; dz and the weights repacked for the input gradient.
-  void WeightsAndPacking(int64_t first, int64_t count) {
-    const int64_t h = shape_.hidden, panels = PanelCount(count), p0 = first / kPanelColumns;
-    const int64_t weight_tasks = gradient_ == nullptr ? 0 : panels;
+  void WeightsAndPacking(int64_t first, int64_t count, bool weights) {
+    const int64_t h = shape_.hidden, panels = PanelCount(count);
+    const int64_t p0 = (first - owned_.begin) / kPanelColumns;
+    const int64_t weight_tasks = weights ? panels : 0;
     pool_.Run(static_cast<int>(weight_tasks + tiles_.count() + hidden_panels_), [&](int task) {
       if (task < weight_tasks) {
         const float* dz = dz_ + task * rows_ * kPanelColumns;
@@ -339,7 +339,7 @@ class HeadBackward {
             if (unit.count == 0) continue;
             tile_.accumulate(weight_tiles_.rows(t), columns_ + unit.first * h + k * unit.count,
                              dz + unit.first * kPanelColumns, unit.count, out + k * kPanelColumns,
-                             kPanelColumns, ColumnsOf(p0 + task, shape_.vocab));
+                             kPanelColumns, ColumnsOf(p0 + task, owned_.end - owned_.begin));
           }
         }
       } else if (task < weight_tasks + tiles_.count()) {
@@ -351,18 +351,19 @@ class HeadBackward {
                              dz_packed_ + row * kRowSumChunk + p * kPanelColumns * rows);
         }
       } else {
-        TransposeBlock(task - weight_tasks - tiles_.count(), p0, panels);
+        TransposeBlock(task - weight_tasks - tiles_.count(), first / kPanelColumns, panels);
       }
     });
   }
 
-  // Columns 32q.. of the block's weights as [column of the vocabulary][32].
+  // Columns 32q.. of the output's weights as [column of the vocabulary][32].
   void TransposeBlock(int64_t q, int64_t p0, int64_t panels) {
-    const int columns = ColumnsOf(q, shape_.hidden);
+    const int columns = ColumnsOf(q, output_.end - output_.begin);
     float buffer[kPanelColumns * kPanelColumns];
     for (int64_t p = 0; p < panels; ++p) {
-      const float* in = internal::AsFloats(panels_ + (p0 + p) * kPanelColumns * depth_,
-                                           q * kPanelColumns, columns, buffer);
+      const float* in =
+          internal::AsFloats(columns_panels_ + (p0 + p) * kPanelColumns * columns_depth_,
+                             q * kPanelColumns, columns, buffer);
       float* out = transposed_ + (q * kRowSumChunk + p * kPanelColumns) * kPanelColumns;
       if (columns == kPanelColumns) {
         for (int i = 0; i < kPanelColumns; i += 4) {
@@ -413,8 +414,13 @@ class HeadBackward {
   const TileKernels& tile_;
   const HeadShape& shape_;
   const int64_t rows_;
+  const HeadPart* const part_;
+  const RowRange owned_;   // of the vocabulary
+  const RowRange output_;  // of the hidden axis
   const W* panels_;
   const int64_t depth_;  // steps of a panel of the weights
+  const W* columns_panels_;
+  const int64_t columns_depth_;
   const std::span<const HeadUnit> units_;
   float* gradient_;
   const RowTiles tiles_, weight_tiles_;
@@ -431,20 +437,55 @@ class HeadBackward {
 
 }  // namespace
 
+void HeadChunks(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
+                ConstPanels panels, int64_t first, int64_t count, const int32_t* targets,
+                bool want_entropy, float* statistics, float* target_logits) {
+  CheckShape(shape, rows, targets, panels);
+  TITAN_CHECK(first % kRowSumChunk == 0 && count >= 0 && first + count <= shape.vocab);
+  TITAN_CHECK(count % kRowSumChunk == 0 || first + count == shape.vocab);
+  if (rows == 0 || count == 0) return;
+  static_assert(sizeof(ChunkStatistics) == kHeadStatistics * sizeof(float));
+  auto* chunks = reinterpret_cast<ChunkStatistics*>(statistics);
+  internal::VisitTile(panels, shape.inputs, [&](const auto& tile, const auto* data) {
+    ChunksOf(pool, tile, shape, hidden, ldh, rows, data, first, count, targets, want_entropy,
+             chunks, target_logits);
+  });
+}
+
+void HeadMerge(Pool& pool, const HeadShape& shape, int64_t rows, const float* statistics,
+               const float* target_logits, float* log_prob, float* max, float* log_sum,
+               float* entropy) {
+  const auto* of = reinterpret_cast<const ChunkStatistics*>(statistics);
+  const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
+  pool.Run(static_cast<int>((rows + kMergeRows - 1) / kMergeRows), [&](int task) {
+    const int64_t end = std::min(rows, (task + 1) * kMergeRows);
+    for (int64_t row = task * kMergeRows; row < end; ++row) {
+      const MergedRow merged = Merge(of + row, chunks, rows);
+      max[row] = merged.max;
+      log_sum[row] = merged.log_sum;
+      log_prob[row] = Canonical((target_logits[row] - merged.max) - merged.log_sum);
+      if (entropy != nullptr) entropy[row] = Canonical(merged.log_sum - merged.mean);
+    }
+  });
+}
+
 void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
                  ConstPanels panels, const int32_t* targets, float* log_prob, float* max,
                  float* log_sum, float* entropy) {
-  CheckShape(shape, rows, targets, panels);
-  if (rows == 0) return;
-  internal::VisitTile(panels, shape.inputs, [&](const auto& tile, const auto* data) {
-    ForwardOf(pool, tile, shape, hidden, ldh, rows, data, targets, log_prob, max, log_sum, entropy);
-  });
+  const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
+  // Of all chunks, then one target logit a row.
+  float* statistics = ScratchFloats(Scratch::kStatistics, (kHeadStatistics * chunks + 1) * rows);
+  float* target_logits = statistics + kHeadStatistics * chunks * rows;
+  HeadChunks(pool, shape, hidden, ldh, rows, panels, 0, shape.vocab, targets, entropy != nullptr,
+             statistics, target_logits);
+  HeadMerge(pool, shape, rows, statistics, target_logits, log_prob, max, log_sum, entropy);
 }
 
 void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh,
                          int64_t rows, ConstPanels panels, const int32_t* targets, const float* dlp,
                          const float* max, const float* log_sum, std::span<const HeadUnit> units,
-                         float* dhidden, int64_t ldd, float* panels_accumulator) {
+                         float* dhidden, int64_t ldd, float* panels_accumulator,
+                         const HeadPart* part) {
   CheckShape(shape, rows, targets, panels);
   int64_t covered = 0;
   for (const HeadUnit& unit : units) {
@@ -452,6 +493,12 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
     covered += unit.count;
   }
   TITAN_CHECK(covered == rows);
+  if (part != nullptr) {
+    TITAN_CHECK(part->columns.element() == panels.element());
+    TITAN_CHECK(part->hidden.begin % kPanelColumns == 0);
+    TITAN_CHECK(part->vocabulary.begin % kRowSumChunk == 0 ||
+                part->vocabulary.begin == part->vocabulary.end);
+  }
   if (rows == 0) return;
   static_assert(sizeof(RowGradient) == 4 * sizeof(float));
   auto* of = reinterpret_cast<RowGradient*>(ScratchFloats(Scratch::kStatistics, 4 * rows));
@@ -462,7 +509,7 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
     }
   }
   internal::VisitTile(panels, shape.inputs, [&](const auto& tile, const auto* data) {
-    HeadBackward(pool, tile, shape, rows, data, units, panels_accumulator)
+    HeadBackward(pool, tile, shape, rows, data, units, panels_accumulator, part)
         .Run(hidden, ldh, of, dhidden, ldd);
   });
 }

@@ -35,6 +35,7 @@
 
 #include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
+#include "core/kernels/units.h"
 
 namespace titan::kernels {
 
@@ -61,13 +62,40 @@ void HeadLogProb(Pool& pool, const HeadShape& shape, const float* hidden, int64_
                  ConstPanels panels, const int32_t* targets, float* log_prob, float* max,
                  float* log_sum, float* entropy);
 
+// The two halves of HeadLogProb, for a vocabulary whose chunks lie on several ranks.
+//
+// Columns [first, first + count) of the vocabulary, whole chunks (the last may be short) and those
+// that `panels` holds -> statistics [chunks][rows][kHeadStatistics] of these chunks, and the scaled
+// logit of each row's target where it is one of these columns (others are left alone).
+inline constexpr int64_t kHeadStatistics = 3;
+void HeadChunks(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh, int64_t rows,
+                ConstPanels panels, int64_t first, int64_t count, const int32_t* targets,
+                bool want_entropy, float* statistics, float* target_logits);
+// statistics of all chunks, ascending.
+void HeadMerge(Pool& pool, const HeadShape& shape, int64_t rows, const float* statistics,
+               const float* target_logits, float* log_prob, float* max, float* log_sum,
+               float* entropy);
+
+// What one of several ranks has of a head. It owns columns of the vocabulary, whose logits'
+// gradients it computes and hands to the others, and adds their weight gradient; it computes
+// columns of dhidden from all of them.
+struct HeadPart {
+  RowRange vocabulary;  // whole chunks; `panels` and the accumulator hold these
+  RowRange hidden;      // begin a multiple of 32
+  ConstPanels columns;  // of head[vocab][hidden]
+  // dz of columns of the vocabulary, of their owner to everyone; for each chunk, ascending.
+  FunctionRef<void(int64_t first_column, std::span<float> dz)> share;
+};
+
 // dlp[rows] = d loss / d log_prob -> dhidden[rows][H] (stride ldd, overwritten) and the head's
 // gradient added to panels_accumulator (panels32; null: not wanted). `units` cover the
-// rows in order, without gaps; units of no rows are skipped.
+// rows in order, without gaps; units of no rows are skipped. With `part` only its columns of
+// dhidden are written.
 void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden, int64_t ldh,
                          int64_t rows, ConstPanels panels, const int32_t* targets, const float* dlp,
                          const float* max, const float* log_sum, std::span<const HeadUnit> units,
-                         float* dhidden, int64_t ldd, float* panels_accumulator);
+                         float* dhidden, int64_t ldd, float* panels_accumulator,
+                         const HeadPart* part = nullptr);
 
 }  // namespace titan::kernels
 

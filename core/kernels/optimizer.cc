@@ -128,7 +128,7 @@ void FlattenPanels(const GradientTensor& tensor, int64_t first, int64_t count, f
 
 }  // namespace
 
-double GradientSquareSum(Pool& pool, const GradientTensor& tensor) {
+double GradientSquareSum(Pool& pool, const GradientTensor& tensor, double before) {
   const int64_t count = tensor.n * tensor.k;
   const int64_t num_chunks = (count + kRowSumChunk - 1) / kRowSumChunk;
   std::vector<double> sums(num_chunks);
@@ -149,7 +149,7 @@ double GradientSquareSum(Pool& pool, const GradientTensor& tensor) {
       sums[c] = TITAN_DISPATCH(SquareSumChunk)(x + at, std::min(kRowSumChunk, end - first - at));
     }
   });
-  double total = 0.0;
+  double total = before;
   for (const double sum : sums) total = total + sum;
   return total;
 }

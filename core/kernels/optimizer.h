@@ -40,8 +40,9 @@ struct GradientTensor {
 // The Euclidean norm; NaN or infinity in any gradient gives NaN or infinity, which ClipScale
 // refuses.
 double GradientNorm(Pool& pool, std::span<const GradientTensor> tensors);
-// The squared norm of one tensor (the tensor's total above).
-double GradientSquareSum(Pool& pool, const GradientTensor& tensor);
+// The squared norm of one tensor (the tensor's total above). `before`: the total of the rows before
+// these, for a tensor whose rows lie on several ranks, cut at whole chunks.
+double GradientSquareSum(Pool& pool, const GradientTensor& tensor, double before = 0.0);
 
 // f32(min(1, max_norm / (norm + 1e-6))). InvalidArgument: max_norm not finite or < 1e-30.
 // FailedPrecondition: norm NaN or infinite, or so large that the scale would not be a normal f32

@@ -67,10 +67,13 @@ kernels::RopeScaling ScalingOf(const formats::RopeScaling& scaling) {
 std::string Number(int64_t value) { return std::to_string(value); }
 
 // Of the largest matrix of a layer, or of those that share their rows together.
-int64_t TransposedFloats(const ParameterTable& table) {
+int64_t TransposedFloats(const Decoder& decoder) {
+  const ParameterTable& table = decoder.table();
   const auto floats = [&](int parameter) {
     const Parameter& p = table.at(parameter);
-    return kernels::PanelFloats(p.columns(), p.rows());
+    const int64_t columns =
+        p.owned_step > 0 ? OwnedColumns(p, decoder.shard()).size() : p.columns();
+    return kernels::PanelFloats(columns, p.rows());
   };
   int64_t largest = 0;
   for (const LayerParameters& layer : table.layers()) {
@@ -91,10 +94,12 @@ int64_t TransposedFloats(const ParameterTable& table) {
 }  // namespace
 
 Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
-                 kernels::RopeTable rope, std::optional<kernels::RopeTable> local_rope)
+                 std::optional<ParameterTable> whole_table, kernels::RopeTable rope,
+                 std::optional<kernels::RopeTable> local_rope)
     : config_(std::move(config)),
       table_(std::move(table)),
       master_table_(std::move(master_table)),
+      whole_table_(std::move(whole_table)),
       rope_(std::move(rope)),
       local_rope_(std::move(local_rope)) {
   const double scalar = config_.is_gemma() ? config_.query_pre_attn_scalar : config_.head_dim;
@@ -115,9 +120,15 @@ Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTab
 }
 
 StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelConfig& config,
-                                                         int64_t max_positions, Mode mode) {
-  TITAN_ASSIGN_OR_RETURN(ParameterTable table, ParameterTable::Of(config, mode));
-  TITAN_ASSIGN_OR_RETURN(ParameterTable master_table, ParameterTable::Of(config));
+                                                         int64_t max_positions, Mode mode,
+                                                         TensorShard shard) {
+  TITAN_ASSIGN_OR_RETURN(ParameterTable table, ParameterTable::Of(config, mode, shard));
+  TITAN_ASSIGN_OR_RETURN(ParameterTable master_table,
+                         ParameterTable::Of(config, Mode::kF32, shard));
+  std::optional<ParameterTable> whole_table;
+  if (shard.size > 1) {
+    TITAN_ASSIGN_OR_RETURN(whole_table, ParameterTable::Of(config, mode));
+  }
   if (config.head_dim > kernels::kMaxHeadDim) {
     return Unimplemented("model: head_dim " + Number(config.head_dim) + " is above " +
                          Number(kernels::kMaxHeadDim));
@@ -145,8 +156,9 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
         local_rope,
         kernels::RopeTable::Create(config.head_dim, config.local_rope_theta, {}, max_positions));
   }
-  return std::unique_ptr<const Decoder>(new Decoder(
-      config, std::move(table), std::move(master_table), std::move(rope), std::move(local_rope)));
+  return std::unique_ptr<const Decoder>(new Decoder(config, std::move(table),
+                                                    std::move(master_table), std::move(whole_table),
+                                                    std::move(rope), std::move(local_rope)));
 }
 
 int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
@@ -178,7 +190,7 @@ int64_t Workspace::Plan(const Decoder& decoder, float* memory) {
     if (memory != nullptr) experts.ids.resize(static_cast<size_t>(places));
   }
   if (limits_.backward) {
-    transposed = arena.Take(TransposedFloats(decoder.table()));
+    transposed = arena.Take(TransposedFloats(decoder));
     if (decoder.config().is_gemma()) branch = arena.Take(rows * decoder.hidden());
     if (decoder.config().qk_norm) {
       query_c = arena.Take(rows * decoder.query_width());
@@ -321,8 +333,12 @@ Status ValidateBatch(const DecoderContext& context, const ForwardBatch& batch) {
 
 void EmbedTokens(const DecoderContext& context, const Weights& weights, const ForwardBatch& batch,
                  float* x) {
-  kernels::EmbeddingGather(context.pool, weights.embedding, context.decoder.vocabulary(),
-                           context.decoder.hidden(), batch.tokens.data(), batch.num_rows(), x);
+  if (context.tensor == nullptr) {
+    kernels::EmbeddingGather(context.pool, weights.embedding, context.decoder.vocabulary(),
+                             context.decoder.hidden(), batch.tokens.data(), batch.num_rows(), x);
+  } else {
+    EmbedOwnedTokens(context, weights, batch.tokens, x);
+  }
   const float scale = context.decoder.embedding_scale();
   if (scale != 1) {
     const kernels::NumericThread numeric;
@@ -460,14 +476,12 @@ void HeadLogProbForward(const DecoderContext& context, const Weights& weights, c
                         std::span<const int32_t> targets, float inverse_temperature,
                         float* log_probs, const HeadState& state, float* entropy) {
   const kernels::NumericThread numeric;
-  const Parameter& head = context.decoder.table().at(context.decoder.table().head());
-  kernels::HeadLogProb(context.pool,
-                       {.vocab = head.rows(),
-                        .hidden = head.columns(),
-                        .leaves = head.forward_leaves,
-                        .inv_temperature = inverse_temperature,
-                        .inputs = context.decoder.InputsOf(head)},
-                       hidden, head.columns(), static_cast<int64_t>(targets.size()), weights.head,
+  const kernels::HeadShape shape = HeadShapeOf(context.decoder, inverse_temperature);
+  const int64_t rows = static_cast<int64_t>(targets.size());
+  if (context.tensor != nullptr) {
+    return HeadLogProbOfParts(context, weights, shape, hidden, targets, log_probs, state, entropy);
+  }
+  kernels::HeadLogProb(context.pool, shape, hidden, shape.hidden, rows, weights.head,
                        targets.data(), log_probs, state.max, state.log_sum, entropy);
 }
 

@@ -69,9 +69,11 @@ class Decoder {
   // max_positions: longest sequence that will be asked for, at most the config's context (0 =
   // that). InvalidArgument, Unimplemented: as ParameterTable::Of; a context beyond the config's.
   // ResourceExhausted: the rotary table of that many positions would exceed kMaxRopeTableBytes.
+  // shard: the tables are those of one tensor-parallel rank (tensor_parallel.h).
   static StatusOr<std::unique_ptr<const Decoder>> Create(const formats::ModelConfig& config,
                                                          int64_t max_positions = 0,
-                                                         Mode mode = Mode::kF32);
+                                                         Mode mode = Mode::kF32,
+                                                         TensorShard shard = {});
 
   const formats::ModelConfig& config() const { return config_; }
   Mode mode() const { return table_.mode(); }
@@ -85,6 +87,11 @@ class Decoder {
   const ParameterTable& table() const { return table_; }
   // Of master weights, gradients and moments: the table of kF32.
   const ParameterTable& master_table() const { return master_table_; }
+  // Of the weights as they are published: table() of one rank alone.
+  const ParameterTable& whole_table() const {
+    return whole_table_.has_value() ? *whole_table_ : table_;
+  }
+  TensorShard shard() const { return table_.shard(); }
   const kernels::RopeTable& rope(int layer) const {
     return local_rope_.has_value() && attention_shape(layer).window > 0 ? *local_rope_ : rope_;
   }
@@ -117,11 +124,13 @@ class Decoder {
 
  private:
   Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
-          kernels::RopeTable rope, std::optional<kernels::RopeTable> local_rope);
+          std::optional<ParameterTable> whole_table, kernels::RopeTable rope,
+          std::optional<kernels::RopeTable> local_rope);
 
   formats::ModelConfig config_;
   ParameterTable table_;
   ParameterTable master_table_;
+  std::optional<ParameterTable> whole_table_;
   kernels::RopeTable rope_;
   std::optional<kernels::RopeTable> local_rope_;
   float embedding_scale_ = 1;
@@ -186,11 +195,14 @@ class Workspace {
   Floats memory_;
 };
 
+class TensorParallel;
+
 // What a call works with; references outlive the call.
 struct DecoderContext {
   const Decoder& decoder;
   kernels::Pool& pool;
   Workspace& workspace;
+  TensorParallel* tensor = nullptr;  // with a decoder of a part: the way to the others' parts
 };
 
 // What the backward of a layer computes again instead of reading what the forward kept. The bits

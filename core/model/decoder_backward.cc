@@ -180,9 +180,12 @@ void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
     kernels::ScaleBy(context.pool, floats, scale, scaled);
     dx = scaled;
   }
+  const ParameterTable& table = context.decoder.table();
+  const Slice held = table.at(table.embedding()).held;
+  const kernels::RowRange rows = {held.begin, held.end};
   kernels::EmbeddingGradient(context.pool, kernels::TableLayout::kPanels32, dx,
                              context.decoder.vocabulary(), context.decoder.hidden(),
-                             batch.tokens.data(), units, embedding_gradient);
+                             batch.tokens.data(), units, embedding_gradient, &rows);
 }
 
 void FinalNormBackward(const DecoderContext& context, const Weights& weights, const float* x,
@@ -223,21 +226,20 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
                          std::span<const kernels::RowRange> head_units, const float* dlog_probs,
                          const HeadState& state, float* dhidden, const Gradients& gradients) {
   const kernels::NumericThread numeric;
-  const Parameter& head = context.decoder.table().at(context.decoder.table().head());
+  const kernels::HeadShape shape = HeadShapeOf(context.decoder, inverse_temperature);
   std::vector<kernels::HeadUnit> units;
   units.reserve(head_units.size());
   for (const kernels::RowRange& unit : head_units) {
     units.push_back({.first = unit.begin, .count = unit.end - unit.begin});
   }
-  kernels::HeadLogProbBackward(context.pool,
-                               {.vocab = head.rows(),
-                                .hidden = head.columns(),
-                                .leaves = head.forward_leaves,
-                                .inv_temperature = inverse_temperature,
-                                .inputs = context.decoder.InputsOf(head)},
-                               hidden, head.columns(), static_cast<int64_t>(targets.size()),
-                               weights.head, targets.data(), dlog_probs, state.max, state.log_sum,
-                               units, dhidden, head.columns(), gradients.head);
+  const auto backward = [&](const kernels::HeadPart* part) {
+    kernels::HeadLogProbBackward(context.pool, shape, hidden, shape.hidden,
+                                 static_cast<int64_t>(targets.size()), weights.head, targets.data(),
+                                 dlog_probs, state.max, state.log_sum, units, dhidden, shape.hidden,
+                                 gradients.head, part);
+  };
+  if (context.tensor == nullptr) return backward(nullptr);
+  HeadBackwardOfParts(context, static_cast<int64_t>(targets.size()), dhidden, backward);
 }
 
 void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/formats/hf_folder.h"
 
 namespace titan::model {
@@ -27,6 +28,7 @@ Parameter RowsOf(const Parameter& p, int64_t first, int64_t count) {
   const int64_t step_bytes = p.bytes / ((p.rows() + step - 1) / step);
   Parameter rows = p;
   rows.shape[0] = count;
+  rows.held = {0, count};
   rows.offset += first / step * step_bytes;
   rows.bytes = (count + step - 1) / step * step_bytes;
   return rows;
@@ -54,6 +56,7 @@ Status ExportHfFolder(kernels::Pool& pool, const ParameterTable& table, const vo
                       const std::function<Status()>& go_on) {
   TITAN_ASSIGN_OR_RETURN(formats::HfFolderWriter writer,
                          formats::HfFolderWriter::Create(folder, bundle));
+  TITAN_CHECK(table.shard().size == 1);
   std::vector<float> values;
   for (const Parameter& p : table.parameters()) {
     const int64_t block =

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/parameters.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 
 #include "core/base/check.h"
 #include "core/kernels/order.h"
@@ -76,6 +78,15 @@ void SetLeaves(const formats::ModelConfig& config, std::string_view suffix, Para
       kernels::LeafCount(parameter.rows(), is_qkv ? config.head_dim : 0);
 }
 
+// Rows of one step of ownership.
+int64_t OwnedStep(const formats::TensorSpec& spec) {
+  if (spec.name == "lm_head.weight" || spec.name == "model.embed_tokens.weight") {
+    return kernels::kRowSumChunk;
+  }
+  const int64_t panel = kernels::kPanelColumns;
+  return panel * (panel / std::gcd(panel, spec.shape[1]));
+}
+
 const std::byte* At(const void* slot, const Parameter& parameter) {
   return static_cast<const std::byte*>(slot) + parameter.offset;
 }
@@ -136,27 +147,56 @@ StatusOr<Mode> ModeFromName(std::string_view name) {
                          "' is not one of f32, w16, bf16");
 }
 
-StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, Mode mode) {
+Slice OwnedRows(const Parameter& parameter, TensorShard shard) {
+  const int64_t step = parameter.owned_step, rows = parameter.rows();
+  if (step == 0) return {0, rows};
+  const int64_t steps = (rows + step - 1) / step;
+  const auto first = [&](int rank) { return std::min(rows, steps * rank / shard.size * step); };
+  return {first(shard.rank), first(shard.rank + 1)};
+}
+
+Slice OwnedColumns(const Parameter& parameter, TensorShard shard) {
+  const int64_t columns = parameter.columns(), panels = kernels::PanelCount(columns);
+  const auto first = [&](int rank) {
+    return std::min(columns, panels * rank / shard.size * kernels::kPanelColumns);
+  };
+  return {first(shard.rank), first(shard.rank + 1)};
+}
+
+StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, Mode mode,
+                                            TensorShard shard) {
+  TITAN_CHECK(shard.rank >= 0 && shard.rank < shard.size);
   TITAN_RETURN_IF_ERROR(formats::ValidateModelConfig(config));
+  if (shard.size > 1 && config.num_experts > 0) {
+    return Unimplemented("model: num_experts " + std::to_string(config.num_experts) +
+                         ": experts are not cut over tensor-parallel ranks; use one");
+  }
   const std::vector<formats::TensorSpec> specs = formats::CanonicalTensors(config);
   if (static_cast<int64_t>(specs.size()) > kMaxParameters) {
     return InvalidArgument("model: num_layers gives more than 2^20 parameters");
   }
   ParameterTable table;
   table.mode_ = mode;
+  table.shard_ = shard;
   table.layers_.resize(static_cast<size_t>(config.num_layers));
   for (const formats::TensorSpec& spec : specs) {
     Parameter parameter;
     parameter.name = spec.name;
     parameter.shape = spec.shape;
     parameter.offset = table.slot_bytes_;
+    parameter.held = {0, parameter.rows()};
     int64_t elements = parameter.num_elements();
     const int index = table.size();
     if (parameter.is_matrix()) {
       parameter.layout = Layout::kPanels;
       const bool is_router = spec.name.ends_with(".mlp.gate.weight");
       if (HasRoundedWeights(mode) && !is_router) parameter.element = kernels::Element::kBf16;
-      elements = kernels::PanelElements(parameter.element, parameter.rows(), parameter.columns());
+      if (shard.size > 1 && !is_router) {
+        parameter.owned_step = OwnedStep(spec);
+        parameter.held = OwnedRows(parameter, shard);
+      }
+      elements =
+          kernels::PanelElements(parameter.element, parameter.held.size(), parameter.columns());
     }
     constexpr std::string_view kLayers = "model.layers.";
     if (spec.name.starts_with(kLayers)) {
@@ -208,6 +248,23 @@ Weights WeightsOf(const ParameterTable& table, const void* slot) {
   return weights;
 }
 
+Weights WeightsIn(const ParameterTable& table, const ParameterTable& whole,
+                  const void* whole_slot) {
+  TITAN_CHECK(table.size() == whole.size() && table.mode() == whole.mode());
+  const auto vector = [&](int i) -> const float* {
+    return i < 0 ? nullptr : reinterpret_cast<const float*>(At(whole_slot, whole.at(i)));
+  };
+  const auto matrix = [&](int i) -> kernels::ConstPanels {
+    if (i < 0) return {};
+    const Parameter& p = table.at(i);
+    const int64_t before = kernels::PanelElements(p.element, p.held.begin, p.columns());
+    return {At(whole_slot, whole.at(i)) + before * kernels::ElementBytes(p.element), p.element};
+  };
+  auto weights = PointersOf<Weights>(table, vector, matrix);
+  weights.slot = whole_slot;
+  return weights;
+}
+
 Gradients GradientsOf(const ParameterTable& table, float* slot) {
   TITAN_CHECK(table.mode() == Mode::kF32);
   const auto at = [&](int i) -> float* {
@@ -222,12 +279,13 @@ Status StoreParameter(kernels::Pool& pool, const Parameter& parameter,
                       std::span<const float> values, void* slot) {
   TITAN_CHECK(static_cast<int64_t>(values.size()) == parameter.num_elements());
   std::byte* out = At(slot, parameter);
+  const float* held = values.data() + parameter.held.begin * parameter.columns();
   if (parameter.layout == Layout::kRows) {
     std::memcpy(out, values.data(), values.size_bytes());
   } else if (parameter.element == kernels::Element::kF32) {
-    kernels::PackPanels(pool, values.data(), parameter.rows(), parameter.columns(),
+    kernels::PackPanels(pool, held, parameter.held.size(), parameter.columns(),
                         reinterpret_cast<float*>(out));
-  } else if (!kernels::PackPanels(pool, values.data(), parameter.rows(), parameter.columns(),
+  } else if (!kernels::PackPanels(pool, held, parameter.held.size(), parameter.columns(),
                                   reinterpret_cast<kernels::BFloat16*>(out))) {
     return InvalidArgument("tensor " + parameter.name +
                            ": a value is not a finite number in bfloat16");
@@ -238,6 +296,7 @@ Status StoreParameter(kernels::Pool& pool, const Parameter& parameter,
 void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const void* slot,
                    std::span<float> values) {
   TITAN_CHECK(static_cast<int64_t>(values.size()) == parameter.num_elements());
+  TITAN_CHECK(parameter.held.size() == parameter.rows());
   const std::byte* in = At(slot, parameter);
   if (parameter.layout == Layout::kRows) {
     std::memcpy(values.data(), in, values.size_bytes());
@@ -253,12 +312,12 @@ Status RoundMaster(kernels::Pool& pool, const ParameterTable& master_table, cons
   for (int i = 0; i < table.size(); ++i) {
     const Parameter& from = master_table.at(i);
     const Parameter& to = table.at(i);
-    TITAN_CHECK(from.shape == to.shape);
+    TITAN_CHECK(from.shape == to.shape && from.held == to.held);
     const std::byte* in = At(master, from);
     std::byte* out = At(slot, to);
     if (to.element == kernels::Element::kF32) {
       std::memcpy(out, in, static_cast<size_t>(to.bytes));
-    } else if (!kernels::RoundPanels(pool, reinterpret_cast<const float*>(in), to.rows(),
+    } else if (!kernels::RoundPanels(pool, reinterpret_cast<const float*>(in), to.held.size(),
                                      to.columns(), reinterpret_cast<kernels::BFloat16*>(out))) {
       return DataLoss("parameter " + to.name + ": a weight is not a finite number in bfloat16");
     }

@@ -21,6 +21,10 @@
 // gate_proj, up_proj, down_proj, or the router and each expert's three;
 // model.norm.weight; lm_head.weight where embeddings are untied. Names are those of Hugging Face.
 //
+// Of a tensor-parallel rank (numerics.md section 8) the slot holds only the rows that it owns of
+// every matrix but routers: whole panels, so that they are the bytes of the whole matrix. Vectors
+// and routers are whole on every rank. Shapes and leaves stay those of the whole matrix.
+//
 // A ParameterTable is immutable after Of and may be read from any thread.
 #ifndef TITAN_CORE_MODEL_PARAMETERS_H_
 #define TITAN_CORE_MODEL_PARAMETERS_H_
@@ -52,6 +56,23 @@ enum class Layout { kRows, kPanels };
 // Offsets and sizes in a slot are multiples of this.
 inline constexpr int64_t kSlotAlignment = 256;
 
+// One rank of a tensor-parallel group; {0, 1}: alone, with whole matrices.
+struct TensorShard {
+  int rank = 0;
+  int size = 1;
+
+  bool operator==(const TensorShard&) const = default;
+};
+
+// Rows or columns [begin, end) of a matrix.
+struct Slice {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const Slice&) const = default;
+};
+
 struct Parameter {
   std::string name;            // for example "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;  // logical: {n} or {out features, in features}
@@ -63,14 +84,24 @@ struct Parameter {
   // numerics.md section 2. 1 for vectors.
   int forward_leaves = 1;
   int input_gradient_leaves = 1;
+  // Rows are owned in steps of so many; 0: every rank has all of them.
+  int64_t owned_step = 0;
+  Slice held;  // the rows that the slot holds
 
   bool is_matrix() const { return shape.size() == 2; }
   int64_t rows() const { return shape[0]; }
   int64_t columns() const { return is_matrix() ? shape[1] : 1; }
   int64_t num_elements() const { return rows() * columns(); }  // logical, without pad lanes
-  // Floats of the payload, pad lanes included. Of the table of kF32.
+  // Floats of the payload held, pad lanes included. Of the table of kF32.
   int64_t num_floats() const { return bytes / static_cast<int64_t>(sizeof(float)); }
 };
+
+// Rows that a rank owns, ascending with the rank; none where there are fewer steps than ranks. A
+// step is whole panels and a multiple of 1024 elements of the flat matrix, so that no chunk of the
+// gradient's norm lies on two ranks; of the embedding and the head 1024 tokens.
+Slice OwnedRows(const Parameter& parameter, TensorShard shard);
+// Columns of the input gradient that a rank computes, whole panels of the transposed matrix.
+Slice OwnedColumns(const Parameter& parameter, TensorShard shard);
 
 struct ExpertParameters {
   int gate = -1, up = -1, down = -1;
@@ -93,8 +124,11 @@ struct LayerParameters {
 class ParameterTable {
  public:
   // InvalidArgument: sizes that cannot be a model (names the field). Unimplemented: a family or
-  // feature outside the Llama form (names it).
-  static StatusOr<ParameterTable> Of(const formats::ModelConfig& config, Mode mode = Mode::kF32);
+  // feature outside the Llama form (names it); experts on several tensor-parallel ranks.
+  static StatusOr<ParameterTable> Of(const formats::ModelConfig& config, Mode mode = Mode::kF32,
+                                     TensorShard shard = {});
+
+  TensorShard shard() const { return shard_; }
 
   Mode mode() const { return mode_; }
   std::span<const Parameter> parameters() const { return parameters_; }
@@ -116,6 +150,7 @@ class ParameterTable {
 
  private:
   Mode mode_ = Mode::kF32;
+  TensorShard shard_;
   std::vector<Parameter> parameters_;
   std::vector<LayerParameters> layers_;
   int final_norm_ = -1;
@@ -161,14 +196,17 @@ using LayerGradients = LayerPointers<float*, float*>;
 
 // REQUIRES: slot is 64-byte aligned and holds table.slot_bytes(); for gradients, table is of kF32.
 Weights WeightsOf(const ParameterTable& table, const void* slot);
+// What `table`'s rank owns, inside a slot of the whole model.
+Weights WeightsIn(const ParameterTable& table, const ParameterTable& whole, const void* whole_slot);
 Gradients GradientsOf(const ParameterTable& table, float* slot);
 
 // Writes one parameter into its place in a slot from its logical row-major form
-// ([rows][columns], parameter.num_elements() values), rounded once where it is bfloat16; pad lanes
-// are written too. InvalidArgument, naming it: a value is not finite in bfloat16.
+// ([rows][columns], parameter.num_elements() values; of which the rows held are written), rounded
+// once where it is bfloat16; pad lanes are written too. InvalidArgument, naming it: a value is not
+// finite in bfloat16.
 Status StoreParameter(kernels::Pool& pool, const Parameter& parameter,
                       std::span<const float> values, void* slot);
-// The other way, exactly.
+// The other way, exactly. REQUIRES: all rows are held.
 void ReadParameter(kernels::Pool& pool, const Parameter& parameter, const void* slot,
                    std::span<float> values);
 

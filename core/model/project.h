@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Linears of the decoder that share their rows, by their parameters: forward, weight gradients,
-// input gradient, with the leaves of the contract. For the files of this module.
+// input gradient, with the leaves of the contract; and the head. On a tensor-parallel rank arrays
+// are whole, weights and their gradients are what the rank owns. For the files of this module.
 #ifndef TITAN_CORE_MODEL_PROJECT_H_
 #define TITAN_CORE_MODEL_PROJECT_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
+#include "core/kernels/head.h"
 #include "core/model/decoder.h"
 
 namespace titan::model {
@@ -49,6 +52,20 @@ struct InputGradientTerm {
 // workspace's transposed panels.
 void ProjectInputGradient(const DecoderContext& context, int64_t rows,
                           std::span<const InputGradientTerm> terms, float* dx);
+
+kernels::HeadShape HeadShapeOf(const Decoder& decoder, float inverse_temperature);
+
+// Of tensor-parallel ranks: x [T][H] of each token by the owner of its row; the log-probs from the
+// statistics of all ranks' chunks; and backward(part), which writes this rank's columns of dhidden
+// [R][H], with the exchanges around it.
+void EmbedOwnedTokens(const DecoderContext& context, const Weights& weights,
+                      std::span<const int32_t> tokens, float* x);
+void HeadLogProbOfParts(const DecoderContext& context, const Weights& weights,
+                        const kernels::HeadShape& shape, const float* hidden,
+                        std::span<const int32_t> targets, float* log_probs, const HeadState& state,
+                        float* entropy);
+void HeadBackwardOfParts(const DecoderContext& context, int64_t rows, float* dhidden,
+                         const std::function<void(const kernels::HeadPart*)>& backward);
 
 // The MLP's gate, silu or the tanh form of gelu as the family says; flat arrays of n elements.
 void GateForward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,

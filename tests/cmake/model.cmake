@@ -7,7 +7,8 @@ titan_test(model_test LABEL unit
   LIBS nlohmann_json::nlohmann_json)
 
 titan_test(trainable_decoder_test LABEL unit
-  SOURCES unit/core/model/torch/trainable_decoder_test.cc support/small_model.cc
+  SOURCES unit/core/model/torch/trainable_decoder_test.cc
+    unit/core/model/torch/tensor_parallel_test.cc support/small_model.cc
   USES core/base core/formats core/kernels core/model core/model/torch
   LIBS nlohmann_json::nlohmann_json)
 # LibTorch is not built for the sanitizers: the asan preset leaves this label out.

@@ -7,8 +7,13 @@ set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES loss/policy_loss.json)
 titan_test(trainer_generator_parity_test LABEL parity TIMEOUT 240
   SOURCES parity/trainer_generator_parity_test.cc parity/w16_parity_test.cc
   USES trainer generator core/model core/formats core/kernels)
-titan_test(layout_fuzz_test LABEL parity TIMEOUT 240 SOURCES parity/layout_fuzz_test.cc
-  USES trainer generator core/model core/formats core/kernels)
+titan_test(layout_fuzz_test LABEL parity TIMEOUT 240
+  SOURCES parity/layout_fuzz_test.cc support/small_model.cc
+  USES trainer generator core/model core/formats core/kernels
+  LIBS nlohmann_json::nlohmann_json)
+# A few layouts in make test, all of them in the long suite.
+add_test(NAME long/layout_fuzz COMMAND layout_fuzz_test)
+set_tests_properties(long/layout_fuzz PROPERTIES LABELS long TIMEOUT 7200 ENVIRONMENT TITAN_LAYOUTS=3)
 titan_test(perturbed_kernel_parity_test LABEL parity
   SOURCES parity/perturbed_kernel_parity_test.cc
   USES trainer generator core/model core/formats core/kernels)

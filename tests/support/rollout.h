@@ -71,19 +71,27 @@ inline std::vector<trainer::TrainingSample> Rollout(const TinyModel& model, kern
   return samples;
 }
 
-// A run whose master weights are the model's.
-inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernels::Pool& pool,
+// A run of a decoder, which may be a part of a model, and its master weights.
+inline std::unique_ptr<trainer::TrainRun> MakeRun(const model::Decoder& decoder,
+                                                  const float* master, kernels::Pool& pool,
                                                   trainer::TrainConfig config,
-                                                  trainer::Ranks* ranks = nullptr) {
+                                                  trainer::Ranks* ranks = nullptr,
+                                                  trainer::Ranks* tensor = nullptr) {
   config.optimizer.lr = 1e-3;
   config.max_sequence_tokens = 128;
   config.shared_group_tokens = std::min<int64_t>(config.shared_group_tokens, 128);
   auto run = trainer::TrainRun::Create(
-      *model.decoder, pool, config, [] { return 0.0; }, ranks);
+      decoder, pool, config, [] { return 0.0; }, ranks, tensor);
   EXPECT_TRUE(run.ok()) << run.status();
-  std::memcpy((*run)->master(), model.master.get(),
-              static_cast<size_t>(model.decoder->master_table().slot_bytes()));
+  std::memcpy((*run)->master(), master, static_cast<size_t>(decoder.master_table().slot_bytes()));
   return *std::move(run);
+}
+
+// A run whose master weights are the model's.
+inline std::unique_ptr<trainer::TrainRun> MakeRun(const TinyModel& model, kernels::Pool& pool,
+                                                  const trainer::TrainConfig& config,
+                                                  trainer::Ranks* ranks = nullptr) {
+  return MakeRun(*model.decoder, model.master.get(), pool, config, ranks);
 }
 
 }  // namespace titan::testing

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// trainer::Ranks over memory that threads or forked processes share: a barrier and a window of
-// bytes. Test code: a rank that never comes makes the others fail after kPatience.
+// model::Ranks over memory that threads or forked processes share: a barrier and a window of
+// bytes. Test code: a rank that never comes makes the others fail after kPatienceSeconds.
 #ifndef TITAN_TESTS_SUPPORT_SHARED_MEMORY_RANKS_H_
 #define TITAN_TESTS_SUPPORT_SHARED_MEMORY_RANKS_H_
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstring>
-#include <thread>
+#include <ctime>
+#include <span>
 
-#include "trainer/ranks.h"
+#include "core/model/ranks.h"
 
 namespace titan::testing {
 
@@ -26,48 +26,80 @@ class SharedWindow {
     void* memory =
         mmap(nullptr, sizeof(Memory), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     memory_ = new (memory) Memory();
+    pthread_mutexattr_t mutex;
+    pthread_mutexattr_init(&mutex);
+    pthread_mutexattr_setpshared(&mutex, PTHREAD_PROCESS_SHARED);
+    pthread_mutex_init(&memory_->mutex, &mutex);
+    pthread_condattr_t condition;
+    pthread_condattr_init(&condition);
+    pthread_condattr_setpshared(&condition, PTHREAD_PROCESS_SHARED);
+    pthread_condattr_setclock(&condition, CLOCK_MONOTONIC);
+    pthread_cond_init(&memory_->all_came, &condition);
   }
   ~SharedWindow() { munmap(memory_, sizeof(Memory)); }
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;
 
   int size() const { return size_; }
-  std::byte* bytes() { return memory_->bytes; }
+  // Of one round of exchange; those of the round before may still be read by others.
+  std::byte* bytes(int64_t round = 0) { return memory_->bytes[round % 2]; }
   // Every rank has come. False: one never did.
   bool Meet() {
-    static constexpr std::chrono::seconds kPatience{60};
-    const int64_t round = memory_->arrived.fetch_add(1) / size_;
-    const auto start = std::chrono::steady_clock::now();
-    while (memory_->arrived.load() < (round + 1) * size_) {
-      if (std::chrono::steady_clock::now() - start > kPatience) return false;
-      std::this_thread::yield();
+    static constexpr time_t kPatienceSeconds = 60;
+    if (size_ == 1) return true;
+    timespec until = {};
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += kPatienceSeconds;
+    pthread_mutex_lock(&memory_->mutex);
+    const int64_t round = memory_->arrived++ / size_;
+    if (memory_->arrived == (round + 1) * size_) pthread_cond_broadcast(&memory_->all_came);
+    int late = 0;
+    while (memory_->arrived < (round + 1) * size_ && late == 0) {
+      late = pthread_cond_timedwait(&memory_->all_came, &memory_->mutex, &until);
     }
-    return true;
+    pthread_mutex_unlock(&memory_->mutex);
+    return late == 0;
   }
 
  private:
   struct Memory {
-    std::atomic<int64_t> arrived{0};
-    std::byte bytes[kBytes];
+    pthread_mutex_t mutex;
+    pthread_cond_t all_came;
+    int64_t arrived = 0;
+    std::byte bytes[2][kBytes];
   };
 
   const int size_;
   Memory* memory_;
 };
 
-class SharedMemoryRanks final : public trainer::Ranks {
+class SharedMemoryRanks final : public model::Ranks {
  public:
   SharedMemoryRanks(SharedWindow& window, int rank) : window_(window), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return window_.size(); }
-  Status Broadcast(int root, std::span<std::byte> data) override {
-    for (size_t done = 0; done < data.size(); done += SharedWindow::kBytes) {
-      const auto part = data.subspan(done, std::min(SharedWindow::kBytes, data.size() - done));
-      if (root == rank_) std::memcpy(window_.bytes(), part.data(), part.size());
+  // The parts laid end to end pass through the window in rounds; each rank writes its own.
+  Status AllGather(std::span<const std::span<std::byte>> parts) override {
+    size_t total = 0;
+    for (const std::span<std::byte> part : parts) total += part.size();
+    for (size_t begin = 0; begin < total; begin += SharedWindow::kBytes) {
+      std::byte* window = window_.bytes(round_++);
+      const size_t end = std::min(total, begin + SharedWindow::kBytes);
+      const auto copy = [&](bool own) {
+        size_t first = 0;
+        for (size_t r = 0; r < parts.size(); first += parts[r++].size()) {
+          const size_t from = std::max(begin, first);
+          const size_t to = std::min(end, first + parts[r].size());
+          if (from >= to || (static_cast<int>(r) == rank_) != own) continue;
+          std::byte* here = parts[r].data() + (from - first);
+          std::byte* there = window + (from - begin);
+          std::memcpy(own ? there : here, own ? here : there, to - from);
+        }
+      };
+      copy(/*own=*/true);
       if (!window_.Meet()) return Unavailable("a rank did not come");
-      if (root != rank_) std::memcpy(part.data(), window_.bytes(), part.size());
-      if (!window_.Meet()) return Unavailable("a rank did not come");
+      copy(/*own=*/false);
     }
     return OkStatus();
   }
@@ -75,6 +107,7 @@ class SharedMemoryRanks final : public trainer::Ranks {
  private:
   SharedWindow& window_;
   const int rank_;
+  int64_t round_ = 0;
 };
 
 }  // namespace titan::testing

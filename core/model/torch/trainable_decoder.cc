@@ -17,6 +17,7 @@
 #include "core/kernels/attention.h"
 #include "core/model/memory.h"
 #include "core/model/packing.h"
+#include "core/model/tensor_parallel.h"
 
 namespace titan::model {
 namespace {
@@ -55,12 +56,13 @@ Status Guard(Body body) {
 }  // namespace
 
 struct TrainableDecoder::Impl {
-  Impl(const Decoder& d, kernels::Pool& p, const Limits& l)
-      : decoder(d), pool(p), limits(l), packed(l.max_rows, l.max_runs) {}
+  Impl(const Decoder& d, kernels::Pool& p, const Limits& l, TensorParallel* t)
+      : decoder(d), pool(p), limits(l), tensor(t), packed(l.max_rows, l.max_runs) {}
 
   static int64_t Plan(const Decoder& decoder, const Limits& limits, Impl* impl, float* memory);
 
-  DecoderContext context() { return {decoder, pool, *workspace}; }
+  DecoderContext context() { return {decoder, pool, *workspace, tensor}; }
+  Status exchanged() const { return tensor == nullptr ? OkStatus() : tensor->status(); }
   ForwardBatch batch() const { return packed.Batch(tokens); }
   Status CheckBatch(const TrainBatch& batch) const;
   Status CheckUnits() const;
@@ -73,6 +75,7 @@ struct TrainableDecoder::Impl {
   const Decoder& decoder;
   kernels::Pool& pool;
   const Limits limits;
+  TensorParallel* const tensor;
   std::unique_ptr<Workspace> workspace;
   Floats memory;
 
@@ -312,11 +315,13 @@ int64_t TrainableDecoder::MemoryNeeded(const Decoder& decoder, const Limits& lim
 
 StatusOr<std::unique_ptr<TrainableDecoder>> TrainableDecoder::Create(const Decoder& decoder,
                                                                      kernels::Pool& pool,
-                                                                     const Limits& limits) {
+                                                                     const Limits& limits,
+                                                                     TensorParallel* tensor) {
+  TITAN_CHECK((tensor != nullptr) == (decoder.shard().size > 1));
   if (limits.max_runs < 1 || limits.max_runs > (int64_t{1} << 24)) {
     return InvalidArgument("trainable decoder: max_runs must lie in 1..2^24");
   }
-  auto impl = std::make_unique<Impl>(decoder, pool, limits);
+  auto impl = std::make_unique<Impl>(decoder, pool, limits, tensor);
   const Workspace::Limits scratch = {limits.max_rows, limits.max_head_rows, limits.backward};
   TITAN_ASSIGN_OR_RETURN(impl->workspace, Workspace::Create(decoder, scratch));
   TITAN_ASSIGN_OR_RETURN(impl->memory,
@@ -369,6 +374,7 @@ Status TrainableDecoder::Forward(const Weights& weights, const TrainBatch& batch
     at::Tensor output = HeadNode::apply(x, slot, &impl);
     if (keep) impl.output = output;
   }));
+  TITAN_RETURN_IF_ERROR(impl.exchanged());
   std::copy_n(impl.log_probs, log_probs.size(), log_probs.begin());
   std::copy_n(impl.entropy, entropy.size(), entropy.begin());
   return OkStatus();
@@ -396,7 +402,8 @@ Status TrainableDecoder::Backward(std::span<const float> dlog_probs,
     impl.output.backward(View(impl.dlog_probs, {static_cast<int64_t>(impl.rows.size())}));
   });
   impl.output.reset();
-  return status;
+  TITAN_RETURN_IF_ERROR(status);
+  return impl.exchanged();
 }
 
 }  // namespace titan::model

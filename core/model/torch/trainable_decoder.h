@@ -65,15 +65,18 @@ class TrainableDecoder {
   // Bytes beside weights and gradients: activations of all layers, scratch, pages of one layer.
   static int64_t MemoryNeeded(const Decoder& decoder, const Limits& limits);
 
-  // decoder and pool must outlive the result. ResourceExhausted: the memory cannot be had.
+  // decoder, pool and tensor must outlive the result; tensor null: the decoder is whole.
+  // ResourceExhausted: the memory cannot be had.
   static StatusOr<std::unique_ptr<TrainableDecoder>> Create(const Decoder& decoder,
                                                             kernels::Pool& pool,
-                                                            const Limits& limits);
+                                                            const Limits& limits,
+                                                            TensorParallel* tensor = nullptr);
   ~TrainableDecoder();
 
   // log_probs [R] of the targets under softmax(logits * inverse_temperature); entropy [R] of the
   // same distribution, or empty. Weights must stay as they are until Backward returns.
-  // InvalidArgument: a batch outside the limits or malformed (names the field).
+  // InvalidArgument: a batch outside the limits or malformed (names the field). Of a part of a
+  // model: every rank of its group makes the same calls; the error of an exchange.
   Status Forward(const Weights& weights, const TrainBatch& batch, float inverse_temperature,
                  bool keep, std::span<float> log_probs, std::span<float> entropy);
 
