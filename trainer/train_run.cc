@@ -15,6 +15,7 @@
 #include "core/kernels/isa.h"
 #include "core/kernels/order.h"
 #include "core/kernels/sampling.h"
+#include "trainer/contract.h"
 
 namespace titan::trainer {
 namespace {
@@ -144,8 +145,35 @@ StatusOr<std::unique_ptr<TrainRun>> TrainRun::Create(const model::Decoder& decod
     return InvalidArgument("rollout.temperature: must be above 0 for training");
   }
   run->inverse_temperature_ = *inverse;
+  TITAN_RETURN_IF_ERROR(run->AgreeWithRanks());
   TITAN_RETURN_IF_ERROR(run->Allocate());
   return run;
+}
+
+// A rank of another contract would leave other weights; a rank of another part or other packs would
+// make other exchanges.
+Status TrainRun::AgreeWithRanks() {
+  if (ranks_ == nullptr && tensor_ranks_ == nullptr) return OkStatus();
+  TITAN_ASSIGN_OR_RETURN(const std::vector<kernels::ContractItem> contract,
+                         TrainingContract(pool_, decoder_, config_));
+  const auto of = [](int index, int size) {
+    return std::to_string(index) + " of " + std::to_string(size);
+  };
+  if (ranks_ != nullptr) {
+    std::vector<kernels::ContractItem> items = contract;
+    const model::TensorShard shard = decoder_.shard();
+    items.push_back({"tensor rank", of(shard.rank, shard.size)});
+    TITAN_RETURN_IF_ERROR(AgreeOnContract(*ranks_, items));
+  }
+  if (tensor_ranks_ != nullptr) {
+    std::vector<kernels::ContractItem> items = contract;
+    items.push_back({"data rank", of(rank(), num_ranks())});
+    items.push_back({"max_pack_tokens", std::to_string(config_.max_pack_rows)});
+    items.push_back({"max_sequence_tokens", std::to_string(config_.max_sequence_tokens)});
+    items.push_back({"recompute", std::to_string(static_cast<int>(config_.recompute))});
+    TITAN_RETURN_IF_ERROR(AgreeOnContract(*tensor_ranks_, items));
+  }
+  return OkStatus();
 }
 
 Status TrainRun::Allocate() {

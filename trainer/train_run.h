@@ -103,7 +103,8 @@ class TrainRun {
 
   // decoder, pool and ranks must outlive the run; ranks (the data group) null: this one is alone;
   // tensor (the tensor group) null: the decoder is whole. InvalidArgument names the config field;
-  // ResourceExhausted: the memory cannot be had.
+  // FailedPrecondition: a rank of these groups has another training contract, part or packs (names
+  // what differs); ResourceExhausted: the memory cannot be had.
   static StatusOr<std::unique_ptr<TrainRun>> Create(const model::Decoder& decoder,
                                                     kernels::Pool& pool, const TrainConfig& config,
                                                     Clock clock, Ranks* ranks = nullptr,
@@ -162,6 +163,7 @@ class TrainRun {
            Clock clock, Ranks* ranks, Ranks* tensor_ranks);
   int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
   int num_ranks() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
+  Status AgreeWithRanks();
   Status Allocate();
   Status CheckSample(const TrainingSample& sample) const;
   StatusOr<std::vector<Shard>> Shards(std::span<const TrainingSample> samples,

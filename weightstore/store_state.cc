@@ -155,6 +155,27 @@ Effects StoreState::TakeEffects() { return std::exchange(effects_, {}); }
 
 // --------------------------------------------------------------------------------------- trainers
 
+namespace {
+
+// The first field of two manifests that differs, with what a contract is here and there.
+std::string DifferingField(const Manifest& recorded, const Manifest& given) {
+  if (recorded.model_config_json != given.model_config_json) return "model_config_json";
+  if (recorded.numerics_mode != given.numerics_mode) return "numerics_mode";
+  const auto contract = [](const char* name, const std::string& there, const std::string& here) {
+    return std::string(name) + " (" + there + " recorded, " + here + " given)";
+  };
+  if (recorded.contract_forward != given.contract_forward) {
+    return contract("contract_forward", recorded.contract_forward, given.contract_forward);
+  }
+  if (recorded.contract_training != given.contract_training) {
+    return contract("contract_training", recorded.contract_training, given.contract_training);
+  }
+  if (recorded.bundle != given.bundle) return "bundle";
+  return recorded.slot_bytes != given.slot_bytes ? "slot_bytes" : "tensors";
+}
+
+}  // namespace
+
 StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::string& run_id,
                                                                     const Manifest& manifest,
                                                                     uint32_t max_age) const {
@@ -175,7 +196,8 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::s
   const Run& run = found->second;
   if (run.record.ended) return FailedPrecondition("run " + run_id + " has ended");
   if (*run.record.manifest != manifest) {
-    return InvalidArgument("manifest: differs from the one run " + run_id +
+    return InvalidArgument("manifest." + DifferingField(*run.record.manifest, manifest) +
+                           ": differs from that of the manifest run " + run_id +
                            " is recorded with; another model or contract needs another run");
   }
   if (run.record.max_age != max_age) {

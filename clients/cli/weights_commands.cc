@@ -174,6 +174,7 @@ int ShowWeights(const Common& common, const WeightsOptions& options) {
     out["slot_bytes"] = manifest.slot_bytes;
     out["config"] = config;
     out["contract_forward"] = manifest.contract_forward;
+    out["contract_training"] = manifest.contract_training;
     out["tensors"] = std::move(tensors);
     std::cout << out.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
     return kExitOk;

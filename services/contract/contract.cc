@@ -5,27 +5,11 @@
 #include <vector>
 
 #include "core/kernels/digest.h"
-#include "core/model/parameters.h"
+#include "core/model/contract.h"
 
 namespace titan::services {
 
 using kernels::ContractItem;
-
-namespace {
-
-// "name forward/input gradient" of each matrix in the table's order.
-std::string LeavesOf(const model::ParameterTable& table) {
-  std::string text;
-  for (const model::Parameter& parameter : table.parameters()) {
-    if (!parameter.is_matrix()) continue;
-    if (!text.empty()) text += ' ';
-    text += parameter.name + ' ' + std::to_string(parameter.forward_leaves) + '/' +
-            std::to_string(parameter.input_gradient_leaves);
-  }
-  return text;
-}
-
-}  // namespace
 
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
   type::v1::ContractDigest contract;
@@ -53,18 +37,8 @@ type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training) {
 
 StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config,
                                        model::Mode mode) {
-  TITAN_ASSIGN_OR_RETURN(const model::ParameterTable table,
-                         model::ParameterTable::Of(config, mode));
-  std::vector<ContractItem> items = kernels::ForwardKernelItems(pool);
-  const auto add = [&items](const std::vector<ContractItem>& more) {
-    items.insert(items.end(), more.begin(), more.end());
-  };
-  if (model::HasRoundedWeights(mode)) add(kernels::ForwardW16Items(pool));
-  if (mode == model::Mode::kBf16) add(kernels::ForwardBf16Items(pool));
-  items.push_back({"model.config", formats::ToHfConfigJson(config)});
-  items.push_back({"model.leaves", LeavesOf(table)});
-  items.push_back({"model.mode", std::string(model::ModeName(mode))});
-  items.push_back({"model.cache", "f32"});
+  TITAN_ASSIGN_OR_RETURN(const std::vector<ContractItem> items,
+                         model::ForwardItems(pool, config, mode));
   return kernels::DigestOf(items);
 }
 

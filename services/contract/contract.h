@@ -19,10 +19,8 @@ namespace titan::services {
 // `training`: also what a gradient or an update depends on. Runs the kernels' canned vectors.
 type::v1::ContractDigest ProcessContract(kernels::Pool& pool, bool training);
 
-// Forward digest of a run: the items of its mode's kernels and the model's: its config (shapes,
-// eps, rope), the leaves of every matrix, mode and cache type. The trainer puts it into the
-// manifest, generators compare it with their own. InvalidArgument, Unimplemented: as
-// model::ParameterTable::Of.
+// Forward digest of a run (model::ForwardItems). The trainer puts it into the manifest, generators
+// compare it with their own. InvalidArgument, Unimplemented: as model::ForwardItems.
 StatusOr<std::string> RunForwardDigest(kernels::Pool& pool, const formats::ModelConfig& config,
                                        model::Mode mode);
 

@@ -13,6 +13,7 @@
 #include "services/contract/contract.h"
 #include "services/models/manifest_of.h"
 #include "services/models/stored_source.h"
+#include "trainer/contract.h"
 
 namespace titan::services {
 
@@ -149,6 +150,9 @@ Status TrainJob::Load() {
   publisher.manifest.bundle = ToHex(bundle);
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
+  TITAN_ASSIGN_OR_RETURN(const std::vector<kernels::ContractItem> contract,
+                         trainer::TrainingContract(pool_, *decoder_, config));
+  publisher.manifest.contract_training = kernels::DigestOf(contract);
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
   // The store takes the memory of its ring while the weights are read.

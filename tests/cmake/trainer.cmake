@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(trainer_test LABEL unit
-  SOURCES unit/trainer/packing_test.cc unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc USES trainer core/kernels)
+  SOURCES unit/trainer/contract_test.cc unit/trainer/packing_test.cc
+    unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc
+  USES trainer core/model core/formats core/kernels)
 titan_test(policy_loss_golden_test LABEL golden SOURCES golden_runner/policy_loss_golden_test.cc
   USES trainer orchestrator LIBS nlohmann_json::nlohmann_json)
 set_property(GLOBAL APPEND PROPERTY TITAN_GOLDEN_FILES loss/policy_loss.json)

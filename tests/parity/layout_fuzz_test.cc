@@ -172,6 +172,11 @@ class LayoutFuzzTest : public ::testing::Test {
       outcome.tokens_compared += update->parity.tokens_compared;
       outcome.tokens_differing += update->parity.tokens_differing;
     }
+    // Under the first version's slot, whole on every rank, the samples are what they were.
+    const auto parity = run->Compare(model_.slot.get(), samples_);
+    EXPECT_TRUE(parity.ok()) << parity.status();
+    outcome.tokens_compared += parity->tokens_compared;
+    outcome.tokens_differing += parity->tokens_differing;
     std::vector<float> slot(static_cast<size_t>(decoder->whole_table().slot_floats()));
     EXPECT_TRUE(run->WriteSlot(slot.data()).ok());
     outcome.weights = Hash64(slot.data(), slot.size() * sizeof(float));
@@ -259,6 +264,45 @@ TEST_F(LayoutFuzzTest, AnotherOrderOrOneChangedBitIsSeen) {
   way.shards = 8;
   way.change_a_bit = true;
   EXPECT_NE(InThreads(way).front().weights, expected.weights);
+}
+
+TEST_F(LayoutFuzzTest, ARankOfOtherSettingsIsRefusedByName) {
+  const auto refused = [&](int data, int tensor, void (*change)(TrainConfig&)) {
+    testing::TestRandom random(33);
+    const Way way = RandomWay(data, tensor, random);
+    Windows windows(way);
+    std::vector<Status> statuses(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        SharedMemoryRanks data_ranks(*windows.data[0], rank),
+            tensor_ranks(*windows.tensor[0], rank);
+        kernels::Pool pool(1);
+        TrainConfig config;
+        config.num_shards = 2;
+        if (rank == 1) change(config);
+        const auto decoder =
+            *model::Decoder::Create(config_, 256, model::Mode::kF32, {rank % tensor, tensor});
+        statuses[static_cast<size_t>(rank)] =
+            trainer::TrainRun::Create(
+                *decoder, pool, config, [] { return 0.0; }, data == 1 ? nullptr : &data_ranks,
+                tensor == 1 ? nullptr : &tensor_ranks)
+                .status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(statuses[0].code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(statuses[0], statuses[1]);
+    return MessageOf(statuses[0]);
+  };
+  EXPECT_NE(refused(2, 1, [](TrainConfig& c) { c.loss.clip_low = 0.1; }).find("'loss.clip_low'"),
+            std::string::npos);
+  EXPECT_NE(
+      refused(1, 2, [](TrainConfig& c) { c.optimizer.lr = 0.5; }).find("'optimizer.learning_rate'"),
+      std::string::npos);
+  // No part of the contract, but of what a tensor group exchanges.
+  EXPECT_NE(refused(1, 2, [](TrainConfig& c) { c.max_pack_rows = 4096; }).find("'max_pack_tokens'"),
+            std::string::npos);
 }
 
 TEST_F(LayoutFuzzTest, MoreRanksThanShardsAreRefused) {

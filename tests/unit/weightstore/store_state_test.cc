@@ -323,7 +323,13 @@ TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
   Register(2);
   Manifest other = manifest_;
   other.contract_forward = "another";
-  EXPECT_EQ(state_.PlanRegistration("run", other, 2).status().code(), StatusCode::kInvalidArgument);
+  const auto refused = [&] { return state_.PlanRegistration("run", other, 2).status(); };
+  EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(refused()).find("manifest.contract_forward"), std::string::npos);
+  other = manifest_;
+  other.contract_training = "of other settings";
+  EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(refused()).find("of other settings given"), std::string::npos) << refused();
   EXPECT_EQ(state_.PlanRegistration("run", manifest_, 3).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(state_.PlanRegistration("a/b", manifest_, 2).status().code(),
