@@ -2,12 +2,14 @@
 #include "core/kernels/attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "core/base/check.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/order.h"
 #include "core/kernels/pool.h"
+#include "core/kernels/transpose.h"
 
 #ifndef TITAN_CORE_KERNELS_ATTENTION_TYPES_
 #define TITAN_CORE_KERNELS_ATTENTION_TYPES_
@@ -245,29 +247,48 @@ void WriteKv(Pool& pool, const AttentionShape& shape, const float* k, const floa
              std::span<const Segment> segments, float* base) {
   CheckShape(shape);
   const int64_t head_dim = shape.head_dim, width = shape.num_kv_heads * head_dim;
-  pool.Run(static_cast<int>(segments.size()), [&](int task) {
-    const Segment& segment = segments[task];
-    const int64_t end = segment.first_position + segment.num_rows;
+  // One task a page: a page is written by one segment.
+  struct Part {
+    const Segment* segment;
+    int64_t begin, end;  // positions
+  };
+  std::vector<Part> parts;
+  for (const Segment& segment : segments) {
     int64_t begin = segment.first_position;
-    const Segment* parent = nullptr;
     if (segment.parent >= 0) {
-      parent = &segments[segment.parent];
-      TITAN_CHECK(parent->parent < 0 && parent->num_rows == begin && parent->first_position == 0);
+      const Segment& parent = segments[segment.parent];
+      TITAN_CHECK(parent.parent < 0 && parent.num_rows == begin && parent.first_position == 0);
       begin = begin / kPageTokens * kPageTokens;
     }
-    for (int64_t position = begin; position < end; ++position) {
-      const int64_t own = position - segment.first_position;
-      const int64_t row = own < 0 ? parent->first_row + position : segment.first_row + own;
+    const int64_t end = segment.first_position + segment.num_rows;
+    while (begin < end) {
+      const int64_t next = std::min(end, (begin / kPageTokens + 1) * kPageTokens);
+      parts.push_back({&segment, begin, next});
+      begin = next;
+    }
+  }
+  pool.Run(static_cast<int>(parts.size()), [&](int task) {
+    const auto& [segment, begin, end] = parts[static_cast<size_t>(task)];
+    float* page = base + segment->pages[begin / kPageTokens] * PageFloats(shape);
+    for (int64_t position = begin; position < end;) {
+      // The parent's rows, then the segment's own.
+      const int64_t own = position - segment->first_position;
+      const int64_t row =
+          own < 0 ? segments[segment->parent].first_row + position : segment->first_row + own;
+      const int64_t count =
+          own < 0 ? std::min<int64_t>(end, segment->first_position) - position : end - position;
       const int64_t slot = position % kPageTokens;
-      float* page = base + segment.pages[position / kPageTokens] * PageFloats(shape);
       for (int64_t h = 0; h < shape.num_kv_heads; ++h) {
         float* keys = page + h * 2 * head_dim * kPageTokens;
         float* values = keys + (kPageTokens + slot) * head_dim;
-        const float* k_row = k + row * width + h * head_dim;
-        const float* v_row = v + row * width + h * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) keys[d * kPageTokens + slot] = k_row[d];
-        for (int64_t d = 0; d < head_dim; ++d) values[d] = v_row[d];
+        const int64_t from = row * width + h * head_dim;
+        internal::TransposeFloats(k + from, width, head_dim, count, keys + slot, kPageTokens);
+        for (int64_t i = 0; i < count; ++i) {
+          std::memcpy(values + i * head_dim, v + from + i * width,
+                      static_cast<size_t>(head_dim) * sizeof(float));
+        }
       }
+      position += count;
     }
   });
 }

@@ -14,6 +14,7 @@
 #include "core/kernels/isa.h"
 #include "core/kernels/order.h"
 #include "core/kernels/pool.h"
+#include "core/kernels/transpose.h"
 
 #ifndef TITAN_CORE_KERNELS_ATTENTION_BACKWARD_TYPES_
 #define TITAN_CORE_KERNELS_ATTENTION_BACKWARD_TYPES_
@@ -103,12 +104,8 @@ void LayOut(const BackwardArguments& a, const Segment& segment, int64_t kv_head,
     const float* values = keys + half;
     float* plain = scratch->keys_plain.data() + p * half;
     float* transposed = scratch->values_transposed.data() + p * half;
-    for (int64_t j = 0; j < kPageTokens; ++j) {
-      for (int64_t d = 0; d < head_dim; ++d) {
-        plain[j * head_dim + d] = keys[d * kPageTokens + j];
-        transposed[d * kPageTokens + j] = values[j * head_dim + d];
-      }
-    }
+    internal::TransposeFloats(keys, kPageTokens, kPageTokens, head_dim, plain, head_dim);
+    internal::TransposeFloats(values, head_dim, head_dim, kPageTokens, transposed, kPageTokens);
     scratch->keys_t[p] = keys;
     scratch->keys_p[p] = plain;
     scratch->values_t[p] = transposed;

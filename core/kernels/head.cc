@@ -13,6 +13,7 @@
 #include "core/kernels/order.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/tile.h"
+#include "core/kernels/transpose.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/head.cc"
@@ -365,19 +366,10 @@ class HeadBackward {
           internal::AsFloats(columns_panels_ + (p0 + p) * kPanelColumns * columns_depth_,
                              q * kPanelColumns, columns, buffer);
       float* out = transposed_ + (q * kRowSumChunk + p * kPanelColumns) * kPanelColumns;
-      if (columns == kPanelColumns) {
-        for (int i = 0; i < kPanelColumns; i += 4) {
-          for (int j = 0; j < kPanelColumns; j += 4) {
-            internal::Transpose4x4(in + j * kPanelColumns + i, kPanelColumns,
-                                   out + i * kPanelColumns + j, kPanelColumns);
-          }
-        }
-        continue;
-      }
+      internal::TransposeFloats(in, kPanelColumns, kPanelColumns, columns, out, kPanelColumns);
+      if (columns == kPanelColumns) continue;
       for (int i = 0; i < kPanelColumns; ++i) {
-        for (int j = 0; j < kPanelColumns; ++j) {
-          out[i * kPanelColumns + j] = j < columns ? in[j * kPanelColumns + i] : 0.0f;
-        }
+        std::fill(out + i * kPanelColumns + columns, out + (i + 1) * kPanelColumns, 0.0f);
       }
     }
   }

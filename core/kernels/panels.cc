@@ -7,6 +7,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/tile.h"
+#include "core/kernels/transpose.h"
 
 namespace titan::kernels {
 namespace internal {
@@ -40,26 +41,9 @@ const float* AsFloats(const BFloat16* panel, int64_t k0, int64_t count, float* b
 namespace {
 
 using internal::AsFloats;
+using internal::TransposeFloats;
 
-constexpr int64_t kBlock = 4;   // side of the blocks that are transposed in registers
 constexpr int64_t kSteps = 64;  // of k at once, even: a block of them as floats stays in the cache
-
-// out[i * ldo + j] = in[j * ldi + i] for i < rows, j < columns.
-void Transpose(const float* in, int64_t ldi, int64_t rows, int64_t columns, float* out,
-               int64_t ldo) {
-  const int64_t whole_rows = rows - rows % kBlock, whole_columns = columns - columns % kBlock;
-  for (int64_t i = 0; i < whole_rows; i += kBlock) {
-    for (int64_t j = 0; j < whole_columns; j += kBlock) {
-      internal::Transpose4x4(in + j * ldi + i, ldi, out + i * ldo + j, ldo);
-    }
-    for (int64_t j = whole_columns; j < columns; ++j) {
-      for (int64_t r = i; r < i + kBlock; ++r) out[r * ldo + j] = in[j * ldi + r];
-    }
-  }
-  for (int64_t i = whole_rows; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) out[i * ldo + j] = in[j * ldi + i];
-  }
-}
 
 // Sets columns [first, 32) of panel rows to +0.
 void ClearPadding(float* panel, int64_t k, int64_t first) {
@@ -94,7 +78,8 @@ void UnpackPanel(const W* panel, int64_t columns, int64_t k, float* rows) {
   float buffer[kSteps * kPanelColumns];
   for (int64_t k0 = 0; k0 < k; k0 += kSteps) {
     const int64_t count = std::min(kSteps, k - k0);
-    Transpose(AsFloats(panel, k0, count, buffer), kPanelColumns, columns, count, rows + k0, k);
+    TransposeFloats(AsFloats(panel, k0, count, buffer), kPanelColumns, columns, count, rows + k0,
+                    k);
   }
 }
 
@@ -105,7 +90,7 @@ void PackPanels(Pool& pool, const float* rows, int64_t n, int64_t k, float* pane
     const int64_t first = panel * kPanelColumns;
     const int64_t columns = std::min(kPanelColumns, n - first);
     float* out = panels + first * k;
-    Transpose(rows + first * k, k, k, columns, out, kPanelColumns);
+    TransposeFloats(rows + first * k, k, k, columns, out, kPanelColumns);
     if (columns < kPanelColumns) ClearPadding(out, k, columns);
   });
 }
@@ -119,7 +104,7 @@ bool PackPanels(Pool& pool, const float* rows, int64_t n, int64_t k, BFloat16* p
     float buffer[kSteps * kPanelColumns];
     for (int64_t k0 = 0; k0 < k; k0 += kSteps) {
       const int64_t count = std::min(kSteps, k - k0);
-      Transpose(rows + first * k + k0, k, count, columns, buffer, kPanelColumns);
+      TransposeFloats(rows + first * k + k0, k, count, columns, buffer, kPanelColumns);
       if (columns < kPanelColumns) ClearPadding(buffer, count, columns);
       if (!RoundBlock(buffer, count, out + k0 * kPanelColumns)) {
         finite.store(false, std::memory_order_relaxed);
@@ -163,8 +148,8 @@ void TransposePanels(Pool& pool, ConstPanels panels, int64_t n, int64_t k, float
       const float* block = panels.Visit([&](const auto* data) {
         return AsFloats(data + p * depth * kPanelColumns, first, columns, buffer);
       });
-      Transpose(block, kPanelColumns, rows, columns, out + p * kPanelColumns * kPanelColumns,
-                kPanelColumns);
+      TransposeFloats(block, kPanelColumns, rows, columns, out + p * kPanelColumns * kPanelColumns,
+                      kPanelColumns);
     }
     if (columns < kPanelColumns) ClearPadding(out, n, columns);
   });

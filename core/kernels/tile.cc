@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/kernels/tile.h"
 
-#include <xmmintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -12,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/isa.h"
+#include "core/kernels/transpose.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/tile.cc"
@@ -304,18 +303,20 @@ void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed, I
     std::memcpy(packed, x, static_cast<size_t>(k) * sizeof(float));
     return;
   }
-  const int64_t whole = k - k % 4;
-  int row = 0;
-  for (; row + 4 <= rows; row += 4) {
-    for (int64_t i = 0; i < whole; i += 4) {
-      Transpose4x4(x + row * ldx + i, ldx, packed + i * rows + row, rows);
-    }
-    for (int64_t i = whole; i < k; ++i) {
-      for (int r = row; r < row + 4; ++r) packed[i * rows + r] = x[r * ldx + i];
-    }
-  }
-  for (; row < rows; ++row) {
-    for (int64_t i = 0; i < k; ++i) packed[i * rows + row] = x[row * ldx + i];
+  TransposeFloats(x, ldx, k, rows, packed, rows);
+}
+
+// out[i] = in[i] for i < count <= kMaxTileRows.
+void CopyFew(const float* in, int count, float* out) {
+  constexpr size_t kEight = 8 * sizeof(float), kFour = 4 * sizeof(float);
+  if (count >= 8) {
+    std::memcpy(out, in, kEight);
+    std::memcpy(out + count - 8, in + count - 8, kEight);
+  } else if (count >= 4) {
+    std::memcpy(out, in, kFour);
+    std::memcpy(out + count - 4, in + count - 4, kFour);
+  } else {
+    for (int i = 0; i < count; ++i) out[i] = in[i];
   }
 }
 
@@ -325,7 +326,7 @@ void PackColumns(const float* x, int64_t ldx, int rows, int64_t k, float* packed
       RoundFloats(x + i * ldx, rows, packed + i * rows);
       continue;
     }
-    for (int r = 0; r < rows; ++r) packed[i * rows + r] = x[i * ldx + r];
+    CopyFew(x + i * ldx, rows, packed + i * rows);
   }
 }
 

@@ -126,19 +126,6 @@ inline const float* AsFloats(const float* panel, int64_t k0, int64_t, float*) {
 }
 const float* AsFloats(const BFloat16* panel, int64_t k0, int64_t count, float* buffer);
 
-// out[j][i] = in[i][j] for a 4 x 4 block.
-inline void Transpose4x4(const float* in, int64_t ldi, float* out, int64_t ldo) {
-  __m128 r0 = _mm_loadu_ps(in);
-  __m128 r1 = _mm_loadu_ps(in + ldi);
-  __m128 r2 = _mm_loadu_ps(in + 2 * ldi);
-  __m128 r3 = _mm_loadu_ps(in + 3 * ldi);
-  _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
-  _mm_storeu_ps(out, r0);
-  _mm_storeu_ps(out + ldo, r1);
-  _mm_storeu_ps(out + 2 * ldo, r2);
-  _mm_storeu_ps(out + 3 * ldo, r3);
-}
-
 // Working memory of the calling thread, 64-byte aligned, kept until the thread ends and grown on
 // demand; the contents are undefined. Each slot is one buffer: a function owns the slots that it
 // names.
