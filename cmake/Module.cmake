@@ -90,11 +90,12 @@ function(titan_binary name)
 endfunction()
 
 # titan_test(<name> SOURCES ... USES <modules> LABEL unit|golden|parity|integration|e2e [LIBS ...]
-#            [TIMEOUT s] [ARGS ...] [LONG] [NO_MAIN] [PROPERTIES ...]): a GoogleTest program in build/tests, one ctest
-# entry. Tests may use any module; they see the closure of what they name. LONG: label `long` only
-# (make test-long), not part of make test.
+#            [TIMEOUT s] [ARGS ...] [LONG] [NO_MAIN] [ALSO_UNIT] [PROPERTIES ...]): a GoogleTest program in
+# build/tests, one ctest entry. Tests may use any module; they see the closure of what they name. LONG: label
+# `long` only (make test-long), not part of make test. ALSO_UNIT: a parity test with the label unit besides,
+# which the sanitizers run.
 function(titan_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 T "LONG;NO_MAIN" "LABEL;TIMEOUT" "SOURCES;USES;LIBS;ARGS;PROPERTIES;DEPENDS")
+  cmake_parse_arguments(PARSE_ARGV 1 T "LONG;NO_MAIN;ALSO_UNIT" "LABEL;TIMEOUT" "SOURCES;USES;LIBS;ARGS;PROPERTIES;DEPENDS")
   set(closure)
   foreach(used IN LISTS T_USES)
     get_property(below GLOBAL PROPERTY "TITAN_CLOSURE_${used}")
@@ -118,23 +119,29 @@ function(titan_test name)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
+  if(TITAN_SANITIZE)
+    math(EXPR T_TIMEOUT "${T_TIMEOUT} * 10")
+  endif()
   add_test(NAME ${T_LABEL}/${name} COMMAND ${name} ${T_ARGS})
   set(labels ${T_LABEL})
+  if(T_ALSO_UNIT)
+    list(APPEND labels unit)
+  endif()
   if(T_LONG)
     set(labels long)
   endif()
-  set_tests_properties(${T_LABEL}/${name} PROPERTIES LABELS "${labels}" TIMEOUT ${T_TIMEOUT} ${T_PROPERTIES})
-  # The sanitizer preset runs unit and golden tests; LibTorch is not built for it.
-  if(NOT T_LONG AND T_LABEL MATCHES "unit|golden|parity" AND NOT "core/model/torch" IN_LIST T_USES
-     AND NOT ("trainer" IN_LIST T_USES AND T_LABEL STREQUAL "parity"))
+  # The targets asan_tests and tsan_tests are what the test presets run: unit and golden tests, LibTorch's
+  # own aside; under ThreadSanitizer unit tests that link no gRPC and no LibTorch, whose libraries are not
+  # instrumented.
+  if(labels MATCHES "unit|golden" AND NOT "core/model/torch" IN_LIST T_USES)
     set_property(GLOBAL APPEND PROPERTY TITAN_ASAN_TESTS ${name})
   endif()
-  # Under ThreadSanitizer: unit tests that link no gRPC, whose library is not instrumented.
   list(FILTER closure INCLUDE REGEX "^(services|clients)/|^core/model/torch$")
-  if(NOT T_LONG AND T_LABEL STREQUAL "unit" AND NOT closure)
+  if(labels MATCHES "unit" AND NOT closure)
     set_property(GLOBAL APPEND PROPERTY TITAN_TSAN_TESTS ${name})
-    set_property(TEST ${T_LABEL}/${name} APPEND PROPERTY LABELS tsan)
+    list(APPEND labels tsan)
   endif()
+  set_tests_properties(${T_LABEL}/${name} PROPERTIES LABELS "${labels}" TIMEOUT ${T_TIMEOUT} ${T_PROPERTIES})
   if(T_DEPENDS)
     add_dependencies(${name} ${T_DEPENDS})
   endif()

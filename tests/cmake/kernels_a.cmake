@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-titan_test(kernels_linear_test LABEL parity TIMEOUT 120
+titan_test(kernels_linear_test LABEL parity ALSO_UNIT TIMEOUT 120
   SOURCES
     unit/core/kernels/digest_test.cc
     unit/core/kernels/dot_test.cc
@@ -10,8 +10,6 @@ titan_test(kernels_linear_test LABEL parity TIMEOUT 120
     unit/core/kernels/pool_test.cc
     unit/core/kernels/w16_test.cc
   USES core/base core/kernels)
-# Also under the sanitizers, which run unit.
-set_tests_properties(parity/kernels_linear_test PROPERTIES LABELS "unit;parity")
 
 # The same test with a perturbed Linear in place of the real one must fail.
 titan_test(kernels_perturbed_linear_test LABEL parity TIMEOUT 120

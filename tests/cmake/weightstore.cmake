@@ -2,7 +2,7 @@
 titan_test(weightstore_test LABEL unit
   SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/weights_digest_test.cc
           unit/weightstore/store_state_test.cc unit/weightstore/store_state_property_test.cc
-  USES core/base weightstore/client weightstore services/weightstore
+  USES core/base core/storage weightstore/client weightstore
   LIBS PkgConfig::XXHASH)
 # Real processes and memory files.
 titan_test(weightstore_store_test LABEL unit TIMEOUT 60

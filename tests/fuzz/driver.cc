@@ -6,13 +6,17 @@
 //   fuzz_<target> [--runs N] [--seconds S] [--seed K] [--max_bytes B] <file or folder>...
 // Further flags with a value are the target's.
 //
-// Ends after N mutations or S seconds, whichever comes first. A crash, an input that takes longer
-// than 20 s, or one that needs more than 1 GiB of memory ends the process with another status than
-// 0 and leaves the input in ./fuzz-failure-<target>; give that file alone to see it again.
+// Ends after N mutations or S seconds, whichever comes first. A crash, a sanitizer's report, an
+// input that takes longer than 20 s, or one that needs more than 1 GiB of memory (under
+// AddressSanitizer: in one allocation) ends the process with another status than 0 and leaves the
+// input in ./fuzz-failure-<target>; give that file alone to see it again.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -70,6 +74,12 @@ void OnNoMemory() {
   WriteCurrent("fuzz: an input needs too much memory, see ");
   _exit(4);
 }
+
+#ifdef __SANITIZE_ADDRESS__
+void OnReport() {
+  if (current_data != nullptr) WriteCurrent("fuzz: a sanitizer's report, see ");
+}
+#endif
 
 class Random {
  public:
@@ -228,6 +238,8 @@ void RunOne(const Bytes& input) {
   alarm(kSecondsPerInput);
   LLVMFuzzerTestOneInput(copy.data(), copy.size());
   alarm(0);
+  current_data = nullptr;  // what is reported from here on, leaks at the end, is not of this input
+  current_size = 0;
 }
 
 bool ReadCorpus(const std::string& path, std::vector<Bytes>* corpus) {
@@ -255,6 +267,11 @@ bool ReadCorpus(const std::string& path, std::vector<Bytes>* corpus) {
 
 }  // namespace
 
+#ifdef __SANITIZE_ADDRESS__
+// Read by the sanitizer before main. Megabytes.
+extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=1024"; }
+#endif
+
 int main(int argc, char** argv) {
   uint64_t runs = 0;
   double seconds = 1e9;
@@ -281,7 +298,10 @@ int main(int argc, char** argv) {
   const std::string failure =  // whole: a target may change the folder
       (std::filesystem::current_path() / ("fuzz-failure-" + name)).string();
   std::snprintf(failure_path, sizeof(failure_path), "%s", failure.c_str());
-#ifndef __SANITIZE_ADDRESS__
+#ifdef __SANITIZE_ADDRESS__
+  // Its shadow takes terabytes of addresses; __asan_default_options limits what is allocated.
+  __sanitizer_set_death_callback(OnReport);
+#else
   const rlimit limit = {kMemoryBytes, kMemoryBytes};
   setrlimit(RLIMIT_AS, &limit);
 #endif

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "tests/support/sanitized.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/store_state.h"
 
@@ -411,8 +412,9 @@ class Explorer {
 };
 
 TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
+  constexpr uint64_t kSeeds = titan::testing::Rounds<uint64_t>(240, 30);
   uint64_t commits = 0, remade = 0, blocked = 0, evaluations = 0;
-  for (uint64_t seed = 0; seed < 240; ++seed) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Explorer explorer(seed, static_cast<uint32_t>(seed % 3));
     for (int step = 0; step < 4000; ++step) {
       explorer.Step();
@@ -424,10 +426,10 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
     evaluations += explorer.evaluations();
   }
   // The walk reaches what it is for.
-  EXPECT_GT(commits, 1000u);
-  EXPECT_GT(remade, 500u);
-  EXPECT_GT(blocked, 50u);
-  EXPECT_GT(evaluations, 500u);
+  EXPECT_GT(commits, 4 * kSeeds);
+  EXPECT_GT(remade, 2 * kSeeds);
+  EXPECT_GT(blocked, kSeeds / 5);
+  EXPECT_GT(evaluations, 2 * kSeeds);
   std::cout << commits << " commits, " << remade << " re-made, " << blocked << " blocked, "
             << evaluations << " evaluations\n";
 }
