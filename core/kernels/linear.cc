@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/kernels/blocking.h"
 #include "core/kernels/dot.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/panels.h"
@@ -15,24 +16,16 @@
 namespace titan::kernels {
 namespace {
 
+using internal::CurrentBlocking;
 using internal::RowTiles;
 using internal::Scratch;
 using internal::ScratchFloats;
 using internal::TileKernels;
 
-// Blocking for a 1 MiB second-level cache; it decides speed only. A block of packed rows takes
-// about half of it; a panel of up to kWholeChain steps (256 KiB) streams through the rest. Longer
-// chains are cut into kChainPart steps with their accumulators parked in memory.
-constexpr int64_t kRowBlockFloats = 128 * 1024;
-constexpr int64_t kWholeChain = 2048;
-constexpr int64_t kChainPart = 1024;  // even
-constexpr int64_t kLongChainRows = 98;
-constexpr int kTasksPerThread = 6;
-
 // Panels of one task so that every thread gets several tasks of each row block.
 int64_t PanelsPerTask(const Pool& pool, int64_t panels, int64_t row_blocks) {
   if (pool.size() == 1) return panels;
-  const int64_t wanted = static_cast<int64_t>(pool.size()) * kTasksPerThread;
+  const int64_t wanted = pool.size() * CurrentBlocking().tasks_per_thread;
   const int64_t groups = std::max<int64_t>(1, (wanted + row_blocks - 1) / row_blocks);
   return std::max<int64_t>(1, panels / groups);
 }
@@ -73,7 +66,9 @@ struct Product {
     return packed + first * internal::RowDepth<A>(k) + internal::RowDepth<A>(k0) * rows;
   }
   // Each chain in one go; else in parts.
-  bool whole(const RowTiles& tiles) const { return k <= kWholeChain || tiles.count() == 1; }
+  bool whole(const RowTiles& tiles) const {
+    return k <= CurrentBlocking().whole_chain || tiles.count() == 1;
+  }
 };
 
 // out[rows][columns] (stride ldo) = addend (likewise) + in[rows][32].
@@ -113,7 +108,7 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
   }
 }
 
-// The same for long chains of one panel: parts of kChainPart steps, all tiles for each part.
+// The same for long chains of one panel: parts of chain_part steps, all tiles for each part.
 template <typename W, typename A>
 void LongChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
                 const Product<W, A>& product, int64_t t0, int64_t t1, int64_t p) {
@@ -124,10 +119,11 @@ void LongChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
   float* levels = ScratchFloats(Scratch::kPartial, 4 * block);
   float* open = levels + 3 * block;
   const int64_t length = product.k / product.leaves;
+  const int64_t chain_part = CurrentBlocking().chain_part;
   const W* panel = product.panel(p);
   for (int leaf = 0; leaf < product.leaves; ++leaf) {
-    for (int64_t part = 0; part < length; part += kChainPart) {
-      const int64_t steps = std::min(kChainPart, length - part);
+    for (int64_t part = 0; part < length; part += chain_part) {
+      const int64_t steps = std::min(chain_part, length - part);
       const int64_t k0 = leaf * length + part;
       for (int64_t t = t0; t < t1; ++t) {
         const int64_t first = tiles.begin(t);
@@ -168,10 +164,12 @@ void LongChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
 template <typename W, typename A>
 void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
               std::span<const Product<W, A>> products, int64_t panel_count) {
+  const internal::Blocking blocking = CurrentBlocking();
   int64_t block_rows = tiles.begin(tiles.count());
   for (const Product<W, A>& product : products) {
-    const int64_t rows =
-        product.whole(tiles) ? kRowBlockFloats / internal::RowDepth<A>(product.k) : kLongChainRows;
+    const int64_t rows = product.whole(tiles)
+                             ? blocking.row_block_floats / internal::RowDepth<A>(product.k)
+                             : blocking.long_chain_rows;
     block_rows = std::min(block_rows, rows);
   }
   const int64_t block_tiles = std::max<int64_t>(1, block_rows / tile.max_rows);
@@ -329,7 +327,8 @@ void LinearWeightGradient(Pool& pool, const LinearRows& rows,
                               place.columns(), m, dy_panels + p * kPanelColumns * m);
     }
   });
-  const int64_t block_tiles = std::max<int64_t>(1, kRowBlockFloats / m / tile.f32.max_rows);
+  const int64_t block_tiles =
+      std::max<int64_t>(1, CurrentBlocking().row_block_floats / m / tile.f32.max_rows);
   const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
   const int64_t group = PanelsPerTask(pool, panel_count, row_blocks);
   const int64_t groups = (panel_count + group - 1) / group;
