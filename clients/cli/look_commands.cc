@@ -54,7 +54,7 @@ Status Converse(cluster::JobClient& client, const Common& common, ChatRequest* r
     if (common.json) {
       std::cout << rpc::ToJsonText(part, /*all_fields=*/true, -1) << std::endl;
     } else {
-      std::cout << part.text() << std::flush;
+      std::cout << cluster::Printable(part.text()) << std::flush;
       if (part.done()) {
         const cluster::Terminal terminal = cluster::Terminal::Stdout();
         std::cout << "\n"

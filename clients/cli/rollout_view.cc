@@ -13,7 +13,8 @@ namespace {
 
 using namespace orchestrator::v1;  // NOLINT: every name here is of the orchestrator's protocol
 
-std::string Indent(const std::string& text, const std::string& margin) {
+std::string Indent(const std::string& raw, const std::string& margin) {
+  const std::string text = cluster::Printable(raw);
   std::string out;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -106,7 +107,7 @@ std::string FormatRollout(const ListRolloutsResponse& group, bool tokens,
                                          FormatGroupId(group.group_id()), group.step(),
                                          group.slot(), group.candidate(), group.version(), fate));
   text += "\n";
-  if (!group.data_id().empty()) text += fmt::format("row     {}\n", group.data_id());
+  if (!group.data_id().empty()) text += fmt::format("row     {}\n", Escape(group.data_id()));
   if (!group.prompt().empty()) text += "prompt\n" + Indent(group.prompt(), "  | ");
   if (!group.answer().empty()) text += fmt::format("answer  {}\n", Escape(group.answer()));
   for (const RolloutSample& sample : group.samples()) {
@@ -118,7 +119,7 @@ std::string FormatRollout(const ListRolloutsResponse& group, bool tokens,
         sample.num_tokens(), Finish(sample.finish_reason()));
     if (!sample.logprobs().empty()) line += fmt::format("  log-prob {:.6f}", sum);
     line += "  " + sample.worker_id();
-    if (!sample.model_fault().empty()) line += "  fault: " + sample.model_fault();
+    if (!sample.model_fault().empty()) line += "  note: " + Escape(sample.model_fault());
     const cluster::Color color = !sample.scored()      ? cluster::Color::kNone
                                  : sample.reward() > 0 ? cluster::Color::kGreen
                                                        : cluster::Color::kYellow;

@@ -38,6 +38,27 @@ size_t VisibleWidth(std::string_view text) {
   return width;
 }
 
+std::string Printable(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto escaped = [&](unsigned char c) {
+    return std::string("\\x") + kDigits[c >> 4] + kDigits[c & 15];
+  };
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0u;
+    if (c == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080..U+009F, the other control characters
+      out += escaped(static_cast<unsigned char>(next));
+      ++i;
+    } else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
+      out += escaped(c);
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {

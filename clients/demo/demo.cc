@@ -23,11 +23,12 @@ namespace titan::demo {
 namespace {
 
 constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
 int Fail(const Status& status) {
   std::cerr << "titan-demo: " << MessageOf(status) << std::endl;
-  return kExitFailed;
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
 }
 
 // Writes data and job into the folder; answers the job.
@@ -81,6 +82,19 @@ orchestrator::v1::Job LostJob(const cluster::JobProgress& progress, const std::s
   return job;
 }
 
+// Says in the folder that this program made it, so that a later run may delete what this one
+// leaves. A cluster that stands there without that word is somebody else's.
+Status ClaimFolder(const std::string& folder, const std::string& cluster_folder) {
+  const std::string mark = folder + "/.titan-demo";
+  if (std::filesystem::exists(mark)) return OkStatus();
+  if (std::filesystem::exists(cluster_folder)) {
+    return InvalidArgument("'" + cluster_folder +
+                           "' was not made by titan-demo, which would delete it; choose another "
+                           "folder with --output, or move it away");
+  }
+  return runtime::WriteFileAtomically(mark, "titan-demo deletes what it left in this folder\n");
+}
+
 }  // namespace
 
 int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
@@ -97,6 +111,8 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
     return Fail(FailedPrecondition("another demo runs in '" + folder +
                                    "'; wait for it, or choose another folder with --output"));
   }
+  const Status ours = ClaimFolder(folder, config->data_folder());
+  if (!ours.ok()) return Fail(ours);
   std::filesystem::remove_all(config->data_folder(), error);
   std::filesystem::remove(result_path, error);
   const auto spec = WriteInputs(options, folder);

@@ -342,6 +342,18 @@ TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
   EXPECT_EQ(ReadJson(folder_ + "/bad/result.json")["tokens_differing"], 2);
 }
 
+TEST_F(ClusterProgramsTest, DemoLeavesWhatItDidNotMake) {
+  const std::string foreign = folder_ + "/foreign";
+  EXPECT_EQ(Shell("mkdir -p " + foreign + "/cluster && echo mine > " + foreign + "/cluster/file"),
+            0);
+  const std::string demo =
+      (bin_ / "titan-demo").string() + " --steps 2 --model " + folder_ + "/model.gguf --output ";
+  EXPECT_EQ(Shell(demo + foreign), 2) << output_;
+  EXPECT_NE(output_.find("was not made by titan-demo"), std::string::npos) << output_;
+  EXPECT_EQ(Shell("cat " + foreign + "/cluster/file"), 0);
+  EXPECT_EQ(output_, "mine\n");
+}
+
 TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {
   const std::string out = folder_ + "/stuck";
   EXPECT_EQ(

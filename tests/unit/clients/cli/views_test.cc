@@ -110,6 +110,12 @@ TEST(RolloutViewTest, GroupIdsReadBackAndControlBytesAreEscaped) {
     EXPECT_FALSE(ParseGroupId(bad, &id)) << bad;
   }
   EXPECT_EQ(Escape("a\\\x1b[2J\t"), "a\\\\\\x1b[2J\\t");
+  EXPECT_EQ(cluster::Printable("\u00e4\x1b[31m\n\t\x7f\u009b1m\\"),
+            "\u00e4\\x1b[31m\n\t\\x7f\\x9b1m\\");
+  ListRolloutsResponse group;
+  group.set_prompt("\x1b]0;title\x07");
+  group.add_samples()->set_text("\x1b[31mred");
+  EXPECT_EQ(FormatRollout(group, false, Terminal(false)).find('\x1b'), std::string::npos);
 }
 
 TEST(LogViewTest, LinesAreReadableAndForeignTextStays) {
