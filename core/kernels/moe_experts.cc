@@ -150,7 +150,8 @@ void GatherPlaces(Pool& pool, const ExpertPlan& plan, const float* x, int64_t wi
 
 void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
                   std::span<const ConstPanels> panels, std::span<const float* const> bias,
-                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs) {
+                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs, int64_t ldo) {
+  if (ldo == 0) ldo = n;
   TITAN_CHECK(static_cast<int64_t>(panels.size()) == plan.experts());
   TITAN_CHECK(bias.empty() || bias.size() == panels.size());
   for (int64_t e = 0; e < plan.experts(); ++e) {
@@ -158,14 +159,15 @@ void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
     if (count == 0) continue;
     const size_t i = static_cast<size_t>(e);
     Linear(pool, {x + first * k, k, count, k, inputs},
-           {panels[i], n, leaves, bias.empty() ? nullptr : bias[i], out + first * n, n});
+           {panels[i], n, leaves, bias.empty() ? nullptr : bias[i], out + first * ldo, ldo});
   }
 }
 
 void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,
                           const float* x, const float* dy, int64_t n, int64_t k,
                           std::span<float* const> accumulators,
-                          std::span<float* const> bias_accumulators, Inputs inputs) {
+                          std::span<float* const> bias_accumulators, Inputs inputs, int64_t ldy) {
+  if (ldy == 0) ldy = n;
   TITAN_CHECK(static_cast<int64_t>(accumulators.size()) == plan.experts());
   TITAN_CHECK(bias_accumulators.empty() || bias_accumulators.size() == accumulators.size());
   for (int64_t e = 0; e < plan.experts(); ++e) {
@@ -177,9 +179,9 @@ void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const Ro
       while (place < plan.last(e) && plan.row_of(place) < unit.end) ++place;
       if (place == begin) continue;
       LinearWeightGradient(pool, {x + begin * k, k, place - begin, k, inputs},
-                           {dy + begin * n, n, n, accumulators[i]});
+                           {dy + begin * ldy, ldy, n, accumulators[i]});
       if (!bias_accumulators.empty()) {
-        LinearBiasGradient(pool, dy + begin * n, n, place - begin, n, bias_accumulators[i]);
+        LinearBiasGradient(pool, dy + begin * ldy, ldy, place - begin, n, bias_accumulators[i]);
       }
     }
   }

@@ -60,18 +60,20 @@ class ExpertPlan {
 // x [rows][width] -> out [places][width].
 void GatherPlaces(Pool& pool, const ExpertPlan& plan, const float* x, int64_t width, float* out);
 
-// x [places][k] -> out [places][n] by each place's expert: panels and bias (null: none) of every
-// expert.
+// x [places][k] -> out [places][n] (stride ldo, 0: n) by each place's expert: panels and bias
+// (null: none) of every expert.
 void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
                   std::span<const ConstPanels> panels, std::span<const float* const> bias,
-                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs = Inputs::kF32);
+                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs = Inputs::kF32,
+                  int64_t ldo = 0);
 
 // Adds to accumulators (one an expert, panels32 of [n][k]) and bias accumulators ([n], empty:
-// none). units: ranges of rows, ascending.
+// none). dy has stride ldy, 0: n. units: ranges of rows, ascending.
 void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,
                           const float* x, const float* dy, int64_t n, int64_t k,
                           std::span<float* const> accumulators,
-                          std::span<float* const> bias_accumulators, Inputs inputs = Inputs::kF32);
+                          std::span<float* const> bias_accumulators, Inputs inputs = Inputs::kF32,
+                          int64_t ldy = 0);
 
 // out [places][width], weights [rows][chosen], shared [rows][width] or null -> y [rows][width].
 void CombinePlaces(Pool& pool, const ExpertPlan& plan, const float* weights, const float* out,

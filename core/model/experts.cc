@@ -20,9 +20,13 @@ void Forward(const DecoderContext& context, const LayerWeights& w, const LayerPa
   std::vector<Matrix> panels;
   for (const ExpertPointers<Matrix>& expert : w.experts) panels.push_back(expert.*matrix);
   const Parameter& parameter = context.decoder.table().at(p.experts[0].*role);
-  kernels::ExpertLinear(context.pool, context.workspace.experts.plan, x, panels, {},
-                        parameter.rows(), parameter.columns(), parameter.forward_leaves, out,
-                        context.decoder.InputsOf(parameter));
+  const Slice held = parameter.held;
+  if (held.size() > 0) {
+    kernels::ExpertLinear(context.pool, context.workspace.experts.plan, x, panels, {}, held.size(),
+                          parameter.columns(), parameter.forward_leaves, out + held.begin,
+                          context.decoder.InputsOf(parameter), parameter.rows());
+  }
+  GatherOutputs(context, parameter, context.workspace.experts.plan.places(), out);
 }
 
 // dx [places][in] of dy [places][out]; one expert's transposed matrix at a time.
@@ -48,9 +52,11 @@ void WeightGradient(const DecoderContext& context, const LayerGradients& g,
   std::vector<float*> accumulators;
   for (const ExpertPointers<float*>& expert : g.experts) accumulators.push_back(expert.*matrix);
   const Parameter& parameter = context.decoder.table().at(p.experts[0].*role);
-  kernels::ExpertWeightGradient(context.pool, context.workspace.experts.plan, units, x, dy,
-                                parameter.rows(), parameter.columns(), accumulators, {},
-                                context.decoder.InputsOf(parameter));
+  const Slice held = parameter.held;
+  if (held.size() == 0) return;
+  kernels::ExpertWeightGradient(context.pool, context.workspace.experts.plan, units, x,
+                                dy + held.begin, held.size(), parameter.columns(), accumulators, {},
+                                context.decoder.InputsOf(parameter), parameter.rows());
 }
 
 // ids, weights and plan of the workspace from logits.

@@ -167,10 +167,6 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, 
                                             TensorShard shard) {
   TITAN_CHECK(shard.rank >= 0 && shard.rank < shard.size);
   TITAN_RETURN_IF_ERROR(formats::ValidateModelConfig(config));
-  if (shard.size > 1 && config.num_experts > 0) {
-    return Unimplemented("model: num_experts " + std::to_string(config.num_experts) +
-                         ": experts are not cut over tensor-parallel ranks; use one");
-  }
   const std::vector<formats::TensorSpec> specs = formats::CanonicalTensors(config);
   if (static_cast<int64_t>(specs.size()) > kMaxParameters) {
     return InvalidArgument("model: num_layers gives more than 2^20 parameters");

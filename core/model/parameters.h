@@ -124,7 +124,7 @@ struct LayerParameters {
 class ParameterTable {
  public:
   // InvalidArgument: sizes that cannot be a model (names the field). Unimplemented: a family or
-  // feature outside the Llama form (names it); experts on several tensor-parallel ranks.
+  // feature outside the Llama form (names it).
   static StatusOr<ParameterTable> Of(const formats::ModelConfig& config, Mode mode = Mode::kF32,
                                      TensorShard shard = {});
 

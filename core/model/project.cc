@@ -12,15 +12,11 @@
 
 namespace titan::model {
 
-namespace {
-
-// This rank's columns of out [rows][rows(weight)] to everyone.
 void GatherOutputs(const DecoderContext& context, const Parameter& p, int64_t rows, float* out) {
+  if (p.owned_step == 0) return;
   context.tensor->GatherColumns([&p](TensorShard shard) { return OwnedRows(p, shard); }, rows,
                                 p.rows(), out);
 }
-
-}  // namespace
 
 void Project(const DecoderContext& context, const float* x, int64_t rows,
              std::span<const Projection> projections) {
@@ -44,8 +40,7 @@ void Project(const DecoderContext& context, const float* x, int64_t rows,
   }
   if (!matrices.empty()) kernels::Linear(context.pool, shared, matrices);
   for (const Projection& projection : projections) {
-    const Parameter& p = context.decoder.table().at(projection.parameter);
-    if (p.owned_step > 0) GatherOutputs(context, p, rows, projection.out);
+    GatherOutputs(context, context.decoder.table().at(projection.parameter), rows, projection.out);
   }
 }
 

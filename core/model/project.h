@@ -28,6 +28,10 @@ struct Projection {
 void Project(const DecoderContext& context, const float* x, int64_t rows,
              std::span<const Projection> projections);
 
+// The columns of out [rows][rows(weight)] that each tensor-parallel rank computed, to all of them;
+// nothing where the parameter is whole.
+void GatherOutputs(const DecoderContext& context, const Parameter& p, int64_t rows, float* out);
+
 // A parameter's output gradient and its own gradients.
 struct ProjectionGradient {
   int parameter = 0;
