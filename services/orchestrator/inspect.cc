@@ -64,6 +64,11 @@ asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
                 message.starts_with(field + ": ") ? message.substr(field.size() + 2) : message);
     co_return response;
   }
+  const auto data = std::make_shared<const PreparedData>(*prepared);
+  const GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
+  for (const FieldProblem& problem : reward.problems)
+    add_problem(problem.path, problem.description);
+  for (const std::string& warning : reward.warnings) response.add_warnings(warning);
   response.set_data_rows(prepared->dataset->rows.size());
   size_t longest = 0;
   for (const DataRow& row : prepared->dataset->rows) {

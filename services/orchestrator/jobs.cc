@@ -137,6 +137,10 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   };
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) co_return prepared.status();
+  const auto data = std::make_shared<const PreparedData>(*prepared);
+  const GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
+  if (!reward.problems.empty()) co_return SpecProblems(reward.problems);
+  for (const std::string& warning : reward.warnings) submission->warnings.push_back(warning);
   // While another job lives its memory is not free, but will be: only an idle fleet can say no.
   const auto& jobs = driver_->engine().jobs();
   const bool idle = std::all_of(jobs.begin(), jobs.end(),

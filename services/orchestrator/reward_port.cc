@@ -2,7 +2,9 @@
 #include "services/orchestrator/reward_port.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -153,6 +155,62 @@ void GrpcRewardPort::Describe(const WorkerName& name, std::function<void(Status)
         const Status status = Explained(reply.status(), context_.rpc_deadline);
         done(status.ok() ? status : Annotate(status, "Describe"));
       });
+}
+
+asio::awaitable<GrpcRewardPort::Checked> GrpcRewardPort::Check(
+    std::shared_ptr<const JobSpec> spec, std::shared_ptr<const PreparedData> data) {
+  Checked checked;
+  const JobSpec::Reward& reward = spec->reward;
+  std::set<std::string> graders;
+  const WorkerRecord* service = nullptr;
+  for (const auto& [id, record] : context_.workers.workers()) {
+    const std::vector<std::string>& has = record.ready.graders;
+    graders.insert(has.begin(), has.end());
+    if (service == nullptr && std::count(has.begin(), has.end(), reward.grader) > 0) {
+      service = &record;
+    }
+  }
+  if (graders.empty()) {
+    checked.warnings.push_back(
+        "no reward service is registered; the job fails if none with the "
+        "grader " +
+        reward.grader + " comes within deadlines.workers_ms");
+    co_return checked;
+  }
+  if (service == nullptr) {
+    std::string known;
+    for (const std::string& name : graders) known += (known.empty() ? "" : ", ") + name;
+    checked.problems.push_back({"reward.grader", "no registered reward service has the grader \"" +
+                                                     reward.grader + "\"; valid: " + known +
+                                                     "; a service of your own is started first"});
+    co_return checked;
+  }
+  auto stub = stubs_.Get(context_.workers, service->ready.name);
+  if (!stub.ok() || data->dataset->rows.empty()) co_return checked;
+  const std::shared_ptr<Stub> kept = *stub;
+  const DataRow& row = data->dataset->rows.front();
+  pb::ScoreRequest request;
+  request.set_request_id("check-" + std::to_string(++num_checks_));
+  request.set_grader(reward.grader);
+  request.set_parameters_json(reward.grader_parameters_json);
+  pb::ScoreItem& item = *request.add_items();
+  item.set_prompt(row.rendered_prompt);
+  item.set_answer(row.answer);
+  item.set_metadata_json(row.metadata_json);
+  const auto reply = co_await rpc::CallUnary(context_.client, *kept, &Async::Score,
+                                             std::move(request), context_.rpc_deadline);
+  if (reply.status().code() == StatusCode::kInvalidArgument) {
+    std::string message = MessageOf(reply.status());
+    for (const char* prefix : {"grader_parameters_json: ", "reward.grader_parameters_json: "}) {
+      if (message.starts_with(prefix)) message = message.substr(std::strlen(prefix));
+    }
+    checked.problems.push_back({"reward.grader_parameters_json", message});
+  } else if (reply.ok() && reply->results_size() == 1 && reply->results(0).has_infra_fault()) {
+    checked.problems.push_back(
+        {"data.path", "line " + std::to_string(row.line) + ": the grader " + reward.grader +
+                          " cannot score this row: " + reply->results(0).infra_fault().reason()});
+  }
+  co_return checked;
 }
 
 void GrpcRewardPort::Forget(const WorkerName& name) {

@@ -6,7 +6,11 @@
 #define TITAN_SERVICES_ORCHESTRATOR_REWARD_PORT_H_
 
 #include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "orchestrator/job_spec.h"
 #include "orchestrator/ports.h"
 #include "services/orchestrator/port_context.h"
 #include "titan/reward/v1/reward.grpc.pb.h"
@@ -24,9 +28,22 @@ class GrpcRewardPort final : public RewardPort {
   void Describe(const WorkerName& name, std::function<void(Status)> done);
   void Forget(const WorkerName& name);
 
+  struct Checked {
+    std::vector<FieldProblem> problems;  // of the spec's reward part: the job could not be scored
+    std::vector<std::string> warnings;
+  };
+  // What the registered services say to a job's reward before it starts: whether one has the
+  // grader, and whether that takes the parameters, by scoring an empty reply to `row` once. A
+  // service that does not answer is no problem here.
+  asio::awaitable<Checked> Check(std::shared_ptr<const JobSpec> spec,
+                                 std::shared_ptr<const PreparedData> data);
+
  private:
+  using Stub = reward::v1::RewardService::StubInterface;
+
   PortContext& context_;
   StubCache<reward::v1::RewardService> stubs_;
+  uint64_t num_checks_ = 0;
 };
 
 }  // namespace titan::orchestrator

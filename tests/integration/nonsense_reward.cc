@@ -96,6 +96,24 @@ class Judge final
   ServerUnaryReactor* Score(grpc::CallbackServerContext* context, const ByteBuffer* request,
                             ByteBuffer* response) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
+    rv::ScoreRequest parsed;
+    ByteBuffer copy(*request);
+    if (!grpc::SerializationTraits<rv::ScoreRequest>::Deserialize(&copy, &parsed).ok()) _exit(8);
+    // At a submission it answers well, but for the mode that refuses there.
+    const bool checked = parsed.request_id().starts_with("check-");
+    if (checked && mode != "refuses") {
+      rv::ScoreResponse good;
+      good.add_results()->mutable_ok()->set_value(1);
+      *response = ToBuffer(good.SerializeAsString());
+      reactor->Finish(grpc::Status::OK);
+      return reactor;
+    }
+    if (mode == "refuses") {
+      reactor->Finish(
+          grpc::Status(checked ? grpc::StatusCode::INVALID_ARGUMENT : grpc::StatusCode::INTERNAL,
+                       "it does not like these parameters"));
+      return reactor;
+    }
     if (mode == "die") _exit(9);
     if (mode == "slow") {  // answers right, each time too late
       std::thread([reactor] {
@@ -109,9 +127,6 @@ class Judge final
       reactor->Finish(grpc::Status(static_cast<grpc::StatusCode>(code), "because it is so"));
       return reactor;
     }
-    rv::ScoreRequest parsed;
-    ByteBuffer copy(*request);
-    if (!grpc::SerializationTraits<rv::ScoreRequest>::Deserialize(&copy, &parsed).ok()) _exit(8);
     *response = ToBuffer(Answer(parsed));
     reactor->Finish(grpc::Status::OK);
     return reactor;

@@ -172,6 +172,23 @@ TEST_F(RewardFaultsTest, ASilenceLongerThanTheDeadlineIsNamedToo) {
       << reason;
 }
 
+TEST_F(RewardFaultsTest, WhatAServiceWouldRefuseIsRefusedAtTheSubmission) {
+  StartJudge("refuses");
+  const auto refused = Submit(JudgedSpec(), "refused");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().ToString().find(
+                "reward.grader_parameters_json: it does not like these parameters"),
+            std::string::npos)
+      << refused.status();
+  JobSpec spec = JudgedSpec();
+  spec.mutable_reward()->set_grader("juge");
+  const auto unknown = Submit(spec, "unknown");
+  ASSERT_FALSE(unknown.ok());
+  EXPECT_NE(unknown.status().ToString().find("has the grader \"juge\"; valid: "), std::string::npos)
+      << unknown.status();
+  EXPECT_NE(unknown.status().ToString().find("judge"), std::string::npos) << unknown.status();
+}
+
 TEST_F(RewardFaultsTest, ALimitOfNoItemsMeansOneItemARequest) {
   StartJudge("zero_batch");
   const auto job = Submit(JudgedSpec(), "zero");
