@@ -24,7 +24,10 @@ using Async = pb::GeneratorService::StubInterface::async_interface;
 
 constexpr uint32_t kDefaultNewTokens = 256;
 constexpr rpc::Milliseconds kReplyDeadline{600'000};
-constexpr rpc::Milliseconds kHolderPatience{3000};
+// A version that was asked for is held now or hardly ever again; for the newest one the generators
+// may have to wait until a step has made it.
+constexpr rpc::Milliseconds kVersionPatience{3000};
+constexpr rpc::Milliseconds kNewestPatience{120'000};
 constexpr rpc::Milliseconds kHolderPause{50};
 // Behind everything of the job, evaluations included.
 constexpr uint64_t kPriority = ~uint64_t{0};
@@ -71,7 +74,8 @@ asio::awaitable<StatusOr<OrchestratorDaemon::ChatHolder>> OrchestratorDaemon::Fi
                                : "no generator holds a version of this job";
   if (held_versions.empty()) {
     co_return rpc::WithReason(FailedPrecondition(what), "VERSION_NOT_HELD",
-                              "chat while the job is RUNNING");
+                              "the generators take up the next version when a step ends; try again "
+                              "while the job is RUNNING");
   }
   co_return rpc::WithReason(NotFound(what), "VERSION_NOT_HELD",
                             "versions that are held now: " + list);
@@ -132,10 +136,11 @@ asio::awaitable<Status> OrchestratorDaemon::Chat(
                                          renderer->stop_token_ids().end());
   generate.set_priority(kPriority);
 
-  // Generators change versions all the time: between two of them one may hold none.
+  // Generators change versions all the time: a step that trains for long leaves them without one.
   const std::optional<uint64_t> version =
       request.has_version() ? std::optional(request.version()) : std::nullopt;
-  const titan::Instant give_up = context_.clock.Now() + kHolderPatience;
+  const titan::Instant give_up =
+      context_.clock.Now() + (version.has_value() ? kVersionPatience : kNewestPatience);
   for (;;) {
     const StatusOr<ChatHolder> holder = co_await FindHolder(run_id, version);
     Status failure = holder.status();
@@ -147,7 +152,10 @@ asio::awaitable<Status> OrchestratorDaemon::Chat(
     }
     const bool may_change = failure.code() == StatusCode::kFailedPrecondition ||
                             failure.code() == StatusCode::kUnavailable;
-    if (started || !may_change || stopping_ || out->cancelled() || context_.clock.Now() > give_up) {
+    const auto job = driver_->engine().jobs().find(request.job_id());
+    const bool ended = job == driver_->engine().jobs().end() || IsFinal(job->second.state);
+    if (started || !may_change || ended || stopping_ || out->cancelled() ||
+        context_.clock.Now() > give_up) {
       co_return failure;
     }
     const auto pause = std::make_shared<asio::steady_timer>(context_.control, kHolderPause);
