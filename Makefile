@@ -4,13 +4,14 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 STEPS ?= 40
 SEED ?= 1
-.PHONY: help setup build demo test test-long bench format clean asan tsan
+.PHONY: help setup build programs demo test test-long bench format clean asan tsan
 
 help:
 	@echo "make demo        train SmolLM2-135M on additions with every daemon on this machine (STEPS=$(STEPS) SEED=$(SEED))"
 	@echo "make test        build and run the tests (under 12 minutes after the build)"
 	@echo "make test-long   the heavy suites: whole model, exhaustive sweeps"
-	@echo "make build       build everything into build/ (programs in build/bin)"
+	@echo "make programs    build the programs into build/bin, without tests and benchmarks"
+	@echo "make build       build everything into build/"
 	@echo "make bench       every benchmark; make bench-<area> for one (kernels, startup)"
 	@echo "make asan        unit and golden tests under AddressSanitizer and UBSan"
 	@echo "make tsan        unit tests of what links no gRPC under ThreadSanitizer"
@@ -24,6 +25,9 @@ build/build.ninja: setup
 
 build: build/build.ninja
 	@cmake --build build -j $(JOBS)
+
+programs: build/build.ninja
+	@cmake --build build -j $(JOBS) --target demo_programs titan-journal
 
 demo: build/build.ninja
 	@cmake --build build -j $(JOBS) --target demo_programs

@@ -263,6 +263,7 @@ int Down(const Common& common) {
     }
     return kExitOk;
   };
+  if (const Status access = cluster::CheckAccess(folder); !access.ok()) return Fail(access);
   if (!runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
     return ended("no cluster runs in " + folder);
   }
@@ -308,6 +309,7 @@ int ShowStatus(const Common& common) {
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "PID", "STATE", "RESTARTS", "ADDRESS", "DOING"}};
   if (local) {
+    if (const Status access = cluster::CheckAccess(common.data); !access.ok()) return Fail(access);
     const bool running = runtime::FileLock::IsHeld(cluster::LockPath(common.data));
     const auto supervisor = ReadSupervisor(common.data);
     if (!running || !supervisor.ok()) {

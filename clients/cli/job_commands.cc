@@ -198,7 +198,11 @@ int Cancel(const Common& common, const std::string& job_id, const std::string& r
     std::cout << rpc::ToJsonText(*job) << std::endl;
     return kExitOk;
   }
-  std::cout << "job " << job->job_id() << ": " << cluster::NameOf(job->state()) << std::endl;
+  using orchestrator::v1::JobState;
+  const bool ended_before =
+      job->state() == JobState::JOB_STATE_SUCCEEDED || job->state() == JobState::JOB_STATE_FAILED;
+  std::cout << "job " << job->job_id() << (ended_before ? " had ended already: " : ": ")
+            << cluster::NameOf(job->state()) << std::endl;
   return kExitOk;
 }
 

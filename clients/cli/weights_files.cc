@@ -69,6 +69,7 @@ struct Loaded {
   model::Floats slot;
   Hash128 digest;
   int64_t parameters = 0;
+  bool has_tokenizer = false;
 };
 
 StatusOr<Loaded> Load(const std::string& path, bool without_tokenizer) {
@@ -87,6 +88,7 @@ StatusOr<Loaded> Load(const std::string& path, bool without_tokenizer) {
                                          static_cast<size_t>(table.slot_bytes()));
   loaded.digest = weightstore::WeightsDigest(loaded.manifest, bytes, Threads());
   loaded.parameters = table.num_elements();
+  loaded.has_tokenizer = !model.bundle.tokenizer_json.empty();
   return loaded;
 }
 
@@ -226,10 +228,15 @@ int ImportWeights(const Common& common, const WeightsOptions& options) {
     return kExitOk;
   }
   std::cout << model.id() << std::endl;
-  std::cerr << fmt::format(
-      "{} parameters, weights digest {}, {} on disk{}\nuse it as \"model\": {{\"id\": \"{}\"}}\n",
-      loaded->parameters, model.weights_digest(), MebiBytes(model.num_bytes()),
-      imported->existed() ? ", stored before" : "", options.id.empty() ? model.id() : options.id);
+  std::cerr << fmt::format("{} parameters, weights digest {}, {} on disk{}\n", loaded->parameters,
+                           model.weights_digest(), MebiBytes(model.num_bytes()),
+                           imported->existed() ? ", stored before" : "");
+  if (loaded->has_tokenizer) {
+    std::cerr << fmt::format("use it as \"model\": {{\"id\": \"{}\"}}\n",
+                             options.id.empty() ? model.id() : options.id);
+  } else {
+    std::cerr << "it has no tokenizer: it can be exported, but not used by a job\n";
+  }
   return kExitOk;
 }
 
@@ -284,7 +291,7 @@ int RemoveWeights(const Common& common, const WeightsOptions& options) {
     out["freed_bytes"] = *freed;
     std::cout << out.dump(2) << std::endl;
   } else {
-    std::cout << fmt::format("{}: deleted, {} are free\n", title, MebiBytes(*freed));
+    std::cout << fmt::format("{}: deleted, {} freed\n", title, MebiBytes(*freed));
   }
   return kExitOk;
 }

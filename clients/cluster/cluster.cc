@@ -46,7 +46,15 @@ std::string EndpointsPath(const std::string& data_folder) {
   return data_folder + "/endpoints.json";
 }
 
+Status CheckAccess(const std::string& data_folder) {
+  if (access(LockPath(data_folder).c_str(), R_OK | W_OK) == 0 || errno != EACCES) return OkStatus();
+  return MakeStatus(StatusCode::kPermissionDenied,
+                    "the cluster in '" + data_folder +
+                        "' belongs to another user; run this as the user who started it");
+}
+
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder) {
+  TITAN_RETURN_IF_ERROR(CheckAccess(data_folder));
   const auto text = runtime::ReadFile(EndpointsPath(data_folder), 16u << 20);
   if (!text.ok() || !runtime::FileLock::IsHeld(LockPath(data_folder))) {
     return NotFound("no cluster runs in '" + data_folder +

@@ -62,6 +62,8 @@ class Cluster {
 std::string LockPath(const std::string& data_folder);
 std::string SupervisorPath(const std::string& data_folder);  // supervisor.json
 std::string EndpointsPath(const std::string& data_folder);   // endpoints.json
+// PermissionDenied: another user's cluster, or one that ran; nothing can be said about it.
+Status CheckAccess(const std::string& data_folder);
 // The orchestrator's address from endpoints.json; NotFound says how to start a cluster.
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder);
 

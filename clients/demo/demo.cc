@@ -87,7 +87,10 @@ orchestrator::v1::Job LostJob(const cluster::JobProgress& progress, const std::s
 Status ClaimFolder(const std::string& folder, const std::string& cluster_folder) {
   const std::string mark = folder + "/.titan-demo";
   if (std::filesystem::exists(mark)) return OkStatus();
-  if (std::filesystem::exists(cluster_folder)) {
+  // Demos of an earlier version left no mark, but their data beside a cluster.
+  const bool earlier = std::filesystem::exists(folder + "/additions.jsonl") &&
+                       std::filesystem::exists(cluster::LockPath(cluster_folder));
+  if (std::filesystem::exists(cluster_folder) && !earlier) {
     return InvalidArgument("'" + cluster_folder +
                            "' was not made by titan-demo, which would delete it; choose another "
                            "folder with --output, or move it away");

@@ -86,7 +86,7 @@ asio::awaitable<Status> OrchestratorDaemon::Chat(
   const auto found = driver_->engine().jobs().find(request.job_id());
   if (found == driver_->engine().jobs().end()) {
     co_return rpc::WithReason(NotFound("no job '" + request.job_id() + "'"), "NO_SUCH_JOB",
-                              "list the jobs to see their ids");
+                              "titanctl list shows the ids of the jobs");
   }
   const std::string run_id = found->second.run_id;
   const std::shared_ptr<const JobSpec> spec = found->second.spec;

@@ -50,8 +50,15 @@ asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
   std::error_code unknown;
   const auto space = std::filesystem::space(config_.daemon().data_folder(), unknown);
   if (!unknown) response.set_disk_available_bytes(space.available);
+  const double journal_bytes = static_cast<double>(response.journal_bytes_per_step()) *
+                               static_cast<double>(spec->schedule.steps);
+  if (!unknown && journal_bytes > static_cast<double>(space.available)) {
+    add_problem("schedule.steps", "the journal of that many steps may need more than the " +
+                                      std::to_string(space.available >> 20) +
+                                      " MiB that are free in the orchestrator's data folder");
+  }
   response.set_memory_available_bytes(runtime::AvailableMemory().value_or(0));
-  if (!check.problems.empty()) co_return response;
+  if (response.problems_size() > 0) co_return response;
   // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
   const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
     return PrepareData(*spec, data_files_, *models_);
@@ -107,7 +114,7 @@ asio::awaitable<Status> OrchestratorDaemon::ListRollouts(
     std::shared_ptr<rpc::ResponseStream<v1::ListRolloutsResponse>> out) {
   if (driver_->engine().jobs().count(request.job_id()) == 0) {
     co_return rpc::WithReason(NotFound("no job '" + request.job_id() + "'"), "NO_SUCH_JOB",
-                              "list the jobs to see their ids");
+                              "titanctl list shows the ids of the jobs");
   }
   const RolloutQuery query = FromProto(request);
   // Without the data the tokens are still worth seeing.

@@ -50,7 +50,7 @@ std::string WholeNumber(double value) {
 // NotFound for a job that is not there.
 Status NoSuchJob(const std::string& job_id) {
   return rpc::WithReason(NotFound("no job '" + job_id + "'"), "NO_SUCH_JOB",
-                         "list the jobs to see their ids");
+                         "titanctl list shows the ids of the jobs");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // the jobs; with it, it prints the canonical form of the job's facts, which is equal for two runs
 // of the same job, or with --times every fact in order with its time.
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <string>
 
@@ -16,6 +17,12 @@ namespace titan::orchestrator {
 namespace {
 
 Status Print(const std::string& data_folder, const std::string& job_id, bool times) {
+  // Opening makes what is not there; this program only reads.
+  if (!std::filesystem::exists(data_folder + "/journal/CURRENT")) {
+    return InvalidArgument("there is no journal in '" + data_folder +
+                           "'; --data_folder wants the orchestrator's folder: that of a cluster, "
+                           "then /orchestrator");
+  }
   TITAN_ASSIGN_OR_RETURN(const auto journal, OpenJournal(data_folder));
   if (job_id.empty()) {
     TITAN_ASSIGN_OR_RETURN(const auto jobs, journal->ReadJobs());
@@ -48,9 +55,13 @@ int main(int argc, char** argv) {
   app.add_option("--job", job_id, "Job id; without it the jobs are listed");
   app.add_flag("--times", times,
                "Every fact in order with its time, instead of the canonical form");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   const titan::Status status = titan::orchestrator::Print(data_folder, job_id, times);
   if (status.ok()) return 0;
   std::cerr << "titan-journal: " << titan::MessageOf(status) << std::endl;
-  return 1;
+  return status.code() == titan::StatusCode::kInvalidArgument ? 2 : 1;
 }
