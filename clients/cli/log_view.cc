@@ -32,7 +32,7 @@ std::string TimeOfLogLine(const std::string& line) { return TextOf(Parse(line), 
 std::string FormatLogLine(const std::string& line, const std::string& daemon,
                           const cluster::Terminal& terminal) {
   const Json json = Parse(line);
-  if (json.is_null()) return fmt::format("{:12} {:12} {}", "", daemon, line);
+  if (json.is_null()) return fmt::format("{:12} {:12} {}", "", daemon, cluster::Printable(line));
   std::string time = TextOf(json, "time");  // 2026-01-31T12:00:00.123Z
   if (time.size() == 24) time = time.substr(11, 12);
   const std::string level = TextOf(json, "level");
@@ -41,11 +41,11 @@ std::string FormatLogLine(const std::string& line, const std::string& daemon,
                                                     : cluster::Color::kNone;
   std::string text = fmt::format(
       "{:12} {:12} {} {}", time, daemon, terminal.Paint(color, fmt::format("{:7}", level)),
-      terminal.Paint(cluster::Color::kBold, json["event"].get<std::string>()));
+      terminal.Paint(cluster::Color::kBold, cluster::Printable(json["event"].get<std::string>())));
   for (const auto& [key, value] : json.items()) {
     if (key == "time" || key == "level" || key == "worker" || key == "event") continue;
     const std::string shown = value.is_string()
-                                  ? value.get<std::string>()
+                                  ? cluster::Printable(value.get<std::string>())
                                   : value.dump(-1, ' ', false, Json::error_handler_t::replace);
     const bool quote = shown.empty() || shown.find(' ') != std::string::npos;
     text += fmt::format(" {}={}{}{}", key, quote ? "\"" : "", shown, quote ? "\"" : "");

@@ -6,21 +6,13 @@
 
 #include "clients/cli/commands.h"
 #include "clients/cluster/cluster.h"
+#include "clients/cluster/terminal.h"
 #include "services/rpc/status_convert.h"
 
 namespace titan::cli {
 
 int Fail(const Status& status) {
-  // gRPC's own words name sockets and nothing that a person could do.
-  if (status.code() == StatusCode::kUnavailable &&
-      MessageOf(status).starts_with("failed to connect to all addresses")) {
-    std::cerr << "titanctl: the orchestrator does not answer: nothing listens at its address\n"
-                 "fix: see what runs with `titanctl status`; `titanctl down`, then `titanctl up` "
-                 "start the cluster anew; with --address, look at the address"
-              << std::endl;
-    return ExitCodeOf(status);
-  }
-  std::cerr << "titanctl: " << MessageOf(status);
+  std::cerr << "titanctl: " << cluster::Printable(MessageOf(status));
   if (const auto info = rpc::ErrorInfoOf(status); info.has_value() && !info->fix().empty()) {
     std::cerr << "\nfix: " << info->fix();
   }

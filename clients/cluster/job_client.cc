@@ -52,6 +52,19 @@ grpc::Status Retried(Call call, milliseconds patience = kCallDeadline) {
   }
 }
 
+// gRPC's own words for a peer that is not there name sockets and nothing that a person could do.
+Status Failed(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      status.error_message().starts_with("failed to connect to all addresses")) {
+    return rpc::WithReason(
+        Unavailable("the orchestrator does not answer: nothing listens at its address"),
+        "ORCHESTRATOR_DOWN",
+        "see what runs with `titanctl status`; `titanctl down`, then `titanctl up` start the "
+        "cluster anew; with --address, look at the address");
+  }
+  return rpc::FromGrpc(status);
+}
+
 // Reads a stream to its end or until on_message answers false.
 template <typename Message>
 Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message>& reader,
@@ -66,7 +79,7 @@ Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message
     }
   }
   const grpc::Status status = reader.Finish();
-  return left || status.ok() ? OkStatus() : rpc::FromGrpc(status);
+  return left || status.ok() ? OkStatus() : Failed(status);
 }
 
 }  // namespace
@@ -96,7 +109,7 @@ StatusOr<SubmitJobResponse> JobClient::Submit(const config::v1::JobSpec& spec) {
     SetDeadline(&context, 3 * kCallDeadline);  // the orchestrator reads and tokenizes the data
     return stub_->SubmitJob(&context, request, &response);
   });
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -111,7 +124,7 @@ StatusOr<Job> JobClient::Get(const std::string& job_id) {
         return stub_->GetJob(&context, request, &response);
       },
       kReadPatience);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response.job();
 }
 
@@ -126,7 +139,7 @@ StatusOr<Job> JobClient::Cancel(const std::string& job_id, const std::string& re
     SetDeadline(&context, kCallDeadline);
     return stub_->CancelJob(&context, request, &response);
   });
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response.job();
 }
 
@@ -139,7 +152,7 @@ StatusOr<ListJobsResponse> JobClient::ListJobs() {
         return stub_->ListJobs(&context, ListJobsRequest(), &response);
       },
       kReadPatience);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -152,7 +165,7 @@ StatusOr<ListWorkersResponse> JobClient::ListWorkers() {
         return stub_->ListWorkers(&context, ListWorkersRequest(), &response);
       },
       kReadPatience);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -167,7 +180,7 @@ StatusOr<CheckJobResponse> JobClient::CheckJob(const config::v1::JobSpec& spec) 
         return stub_->CheckJob(&context, request, &response);
       },
       kReadPatience);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -180,7 +193,7 @@ StatusOr<ListDataResponse> JobClient::ListData() {
         return stub_->ListData(&context, ListDataRequest(), &response);
       },
       kReadPatience);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -200,7 +213,7 @@ StatusOr<UploadDataResponse> JobClient::UploadData(const std::string& name,
   }
   writer->WritesDone();
   const grpc::Status status = writer->Finish();
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -249,7 +262,7 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
       watching_ = nullptr;
       if (stop_watching_) return Cancelled("watching was ended");
     }
-    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return rpc::FromGrpc(status);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Failed(status);
     if (status.ok()) {
       auto job = Get(job_id);
       if (job.ok() && IsFinal(job->state())) return job;
@@ -262,7 +275,7 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
     if (now - broken_since > kWatchPatience) {
       return status.ok()
                  ? Unavailable("the event stream of " + job_id + " ends before the job does")
-                 : Annotate(rpc::FromGrpc(status), "watching " + job_id);
+                 : Annotate(Failed(status), "watching " + job_id);
     }
     std::this_thread::sleep_for(kRetryPause);
   }

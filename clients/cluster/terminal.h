@@ -31,7 +31,7 @@ bool IsTerminal(int fd);
 
 // Columns that the text takes: code points, colours not counted.
 size_t VisibleWidth(std::string_view text);
-// Text of a model or of a file for a terminal: control characters but newline and tab become \\xNN,
+// Text of a model or of a file for a terminal: control characters but newline and tab become \xNN,
 // for they could move the cursor, change colours or send keys.
 std::string Printable(std::string_view text);
 // Columns padded to their widest cell, two spaces between; the first row is the head.

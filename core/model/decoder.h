@@ -6,14 +6,13 @@
 // alone, never on what shares the batch, on chunking, pages, threads or the instruction set
 // (numerics.md; invariant I3).
 //
-//   tokens -> EmbedTokens -> x [T][H] -> BlockForward per layer (x in place, K and V into the
-//   layer's pages)
-//          -> FinalNorm (gathers the rows wanted) -> hidden [R][H] -> HeadLogits (generator)
-//                                                                  -> HeadLogProbForward  (trainer)
-//   trainer, backwards: HeadLogProbBackward -> FinalNormBackward -> BlockBackward per layer, last
-//   to first
-//          -> EmbedBackward; weight gradients are accumulated into a slot of the master weights'
-//          table.
+//   tokens -> EmbedTokens -> x [T][H]
+//     -> BlockForward per layer (x in place, K and V into the layer's pages)
+//     -> FinalNorm (gathers the rows wanted) -> hidden [R][H]
+//     -> HeadLogits (generator) or HeadLogProbForward (trainer)
+//   trainer, backwards: HeadLogProbBackward -> FinalNormBackward
+//     -> BlockBackward per layer, last to first -> EmbedBackward
+//   Weight gradients are accumulated into a slot of the master weights' table.
 //
 // Weights are binary32 or bfloat16 as the table's mode says; a kernel upconverts a bfloat16 exactly
 // where it reads it, so all modes are this one source. Everything else is binary32; in mode BF16

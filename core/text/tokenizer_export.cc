@@ -107,8 +107,7 @@ Status CheckMergesSuffice(const std::map<std::string_view, size_t>& pieces,
       return Unimplemented(fmt::format(
           "{}: tokenizer.ggml.tokens: piece \"{}\" (id {}) is made with the character \"{}\", "
           "which is no piece: merges of tokenizer.json cannot produce it, texts would get other "
-          "tokens; "
-          "import the model without its tokenizer",
+          "tokens; import the model without its tokenizer",
           where, text, id, foreign));
     }
   }

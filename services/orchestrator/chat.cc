@@ -28,7 +28,7 @@ constexpr rpc::Milliseconds kReplyDeadline{600'000};
 // may have to wait until a step has made it.
 constexpr rpc::Milliseconds kVersionPatience{3000};
 constexpr rpc::Milliseconds kNewestPatience{120'000};
-constexpr rpc::Milliseconds kHolderPause{50};
+constexpr rpc::Milliseconds kHolderPause{200};
 // Behind everything of the job, evaluations included.
 constexpr uint64_t kPriority = ~uint64_t{0};
 

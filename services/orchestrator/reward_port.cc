@@ -2,7 +2,6 @@
 #include "services/orchestrator/reward_port.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <set>
 #include <utility>
@@ -200,15 +199,12 @@ asio::awaitable<GrpcRewardPort::Checked> GrpcRewardPort::Check(
   const auto reply = co_await rpc::CallUnary(context_.client, *kept, &Async::Score,
                                              std::move(request), context_.rpc_deadline);
   if (reply.status().code() == StatusCode::kInvalidArgument) {
-    std::string message = MessageOf(reply.status());
-    for (const char* prefix : {"grader_parameters_json: ", "reward.grader_parameters_json: "}) {
-      if (message.starts_with(prefix)) message = message.substr(std::strlen(prefix));
-    }
-    checked.problems.push_back({"reward.grader_parameters_json", message});
+    checked.problems.push_back({"reward.grader_parameters_json", MessageOf(reply.status())});
   } else if (reply.ok() && reply->results_size() == 1 && reply->results(0).has_infra_fault()) {
     checked.problems.push_back(
-        {"data.path", "line " + std::to_string(row.line) + ": the grader " + reward.grader +
-                          " cannot score this row: " + reply->results(0).infra_fault().reason()});
+        {spec->data.id.empty() ? "data.path" : "data.id",
+         "line " + std::to_string(row.line) + ": the grader " + reward.grader +
+             " cannot score this row: " + reply->results(0).infra_fault().reason()});
   }
   co_return checked;
 }

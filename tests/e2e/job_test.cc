@@ -83,14 +83,9 @@ TEST(JobTest, EvaluatesHeldOutQuestionsAtPinnedVersions) {
   EXPECT_TRUE(versions.contains(kSteps));
 }
 
-TEST(JobTest, TheSameJobAgainGivesTheSameBits) {
-  TestFolder folder("again");
-  ExpectSameBits(RunJob(SmallCluster(folder.path()), SmallJob(kSteps)), /*other_batches=*/false);
-}
-
-TEST(JobTest, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
-  TestFolder folder("variant");
-  ClusterConfig config = SmallCluster(folder.path());
+// One generator, other limits, threads and instruction set.
+ClusterConfig OtherCluster(const std::string& folder) {
+  ClusterConfig config = SmallCluster(folder);
   config.set_num_generators(1);
   config.mutable_generator()->set_max_running_sequences(9);
   config.mutable_generator()->set_max_batch_tokens(33);
@@ -99,6 +94,17 @@ TEST(JobTest, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
   config.mutable_trainer()->mutable_kernels()->set_threads(2);
   config.mutable_trainer()->mutable_kernels()->set_isa("avx2");
   config.mutable_trainer()->set_max_pack_tokens(3072);
+  return config;
+}
+
+TEST(JobTest, TheSameJobAgainGivesTheSameBits) {
+  TestFolder folder("again");
+  ExpectSameBits(RunJob(SmallCluster(folder.path()), SmallJob(kSteps)), /*other_batches=*/false);
+}
+
+TEST(JobTest, OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBits) {
+  TestFolder folder("variant");
+  const ClusterConfig config = OtherCluster(folder.path());
   ExpectSameBits(RunJob(config, SmallJob(kSteps)), /*other_batches=*/true);
 }
 
@@ -196,15 +202,7 @@ TEST(JobTest, InBf16OneGeneratorOtherLimitsThreadsAndInstructionSetGiveTheSameBi
   const JobRun run = RunJob(SmallCluster(folder.path()), spec);
   ExpectSound(run, spec);
 
-  ClusterConfig config = SmallCluster(variant_folder.path());
-  config.set_num_generators(1);
-  config.mutable_generator()->set_max_running_sequences(9);
-  config.mutable_generator()->set_max_batch_tokens(33);
-  config.mutable_generator()->mutable_kernels()->set_threads(2);
-  config.mutable_generator()->mutable_kernels()->set_isa("avx2");
-  config.mutable_trainer()->mutable_kernels()->set_threads(2);
-  config.mutable_trainer()->mutable_kernels()->set_isa("avx2");
-  config.mutable_trainer()->set_max_pack_tokens(3072);
+  const ClusterConfig config = OtherCluster(variant_folder.path());
   const JobRun variant = RunJob(config, spec);
   ExpectSound(variant, spec);
   EXPECT_EQ(variant.digests(), run.digests());

@@ -103,7 +103,11 @@ class Judge final
     const bool checked = parsed.request_id().starts_with("check-");
     if (checked && mode != "refuses") {
       rv::ScoreResponse good;
-      good.add_results()->mutable_ok()->set_value(1);
+      if (mode == "bad_row") {
+        good.add_results()->mutable_infra_fault()->set_reason("no answer");
+      } else {
+        good.add_results()->mutable_ok()->set_value(1);
+      }
       *response = ToBuffer(good.SerializeAsString());
       reactor->Finish(grpc::Status::OK);
       return reactor;

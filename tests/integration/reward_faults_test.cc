@@ -189,6 +189,16 @@ TEST_F(RewardFaultsTest, WhatAServiceWouldRefuseIsRefusedAtTheSubmission) {
   EXPECT_NE(unknown.status().ToString().find("judge"), std::string::npos) << unknown.status();
 }
 
+TEST_F(RewardFaultsTest, ARowThatTheServiceCannotScoreIsRefusedAtTheSubmission) {
+  StartJudge("bad_row");
+  const auto refused = Submit(JudgedSpec(), "bad_row");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(
+      refused.status().ToString().find("line 1: the grader judge cannot score this row: no answer"),
+      std::string::npos)
+      << refused.status();
+}
+
 TEST_F(RewardFaultsTest, ALimitOfNoItemsMeansOneItemARequest) {
   StartJudge("zero_batch");
   const auto job = Submit(JudgedSpec(), "zero");

@@ -6,9 +6,9 @@
 // them into the caller's gradient slot and returns undefined gradients for them (numerics.md
 // section 7).
 //
-//   Forward(batch) -> log-probs of the trained tokens (and entropies)        the caller computes
-//   its loss Backward(d loss / d log-probs, gradients)                                 and the
-//   derivative itself
+//   Forward(batch) -> log-probs of the trained tokens (and entropies)
+//   the caller computes its loss and the derivative
+//   Backward(d loss / d log-probs, gradients)
 //
 // One microbatch is open at a time: a Backward belongs to the last Forward with keep = true. A
 // Forward with keep = false runs the same calls and keeps nothing (old and reference log-probs).

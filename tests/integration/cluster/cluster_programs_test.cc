@@ -342,6 +342,16 @@ TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
   EXPECT_EQ(ReadJson(folder_ + "/bad/result.json")["tokens_differing"], 2);
 }
 
+TEST_F(ClusterProgramsTest, AnOrchestratorThatIsNotThereIsNamedWithAFix) {
+  for (const char* command : {"list", "status"}) {
+    EXPECT_EQ(Shell((bin_ / "titanctl").string() + " " + command + " --address 127.0.0.1:1"), 5);
+    EXPECT_NE(output_.find("the orchestrator does not answer"), std::string::npos) << output_;
+    EXPECT_NE(output_.find("fix: see what runs with `titanctl status`"), std::string::npos)
+        << output_;
+    EXPECT_EQ(output_.find("failed to connect"), std::string::npos) << output_;
+  }
+}
+
 TEST_F(ClusterProgramsTest, DemoLeavesWhatItDidNotMake) {
   const std::string foreign = folder_ + "/foreign";
   EXPECT_EQ(Shell("mkdir -p " + foreign + "/cluster && echo mine > " + foreign + "/cluster/file"),

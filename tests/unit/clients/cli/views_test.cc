@@ -127,6 +127,9 @@ TEST(LogViewTest, LinesAreReadableAndForeignTextStays) {
   EXPECT_EQ(FormatLogLine("Segmentation fault", "trainer", plain),
             "             trainer      Segmentation fault");
   EXPECT_EQ(FormatLogLine("{\"a\":", "t", plain).substr(26), "{\"a\":");
+  EXPECT_EQ(FormatLogLine("\x1b[2J", "t", plain).substr(26), "\\x1b[2J");
+  EXPECT_EQ(FormatLogLine(R"({"event":"e","reason":"\u001b[2J"})", "t", plain).find('\x1b'),
+            std::string::npos);
 }
 
 TEST(LogViewTest, MergesByTimeAndKeepsTheLast) {
