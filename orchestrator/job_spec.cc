@@ -23,9 +23,6 @@ class Checker {
   void Problem(std::string path, std::string description) {
     out_.problems.push_back({std::move(path), std::move(description)});
   }
-  void Required(const char* path, const std::string& value) {
-    if (value.empty()) Problem(path, "is required");
-  }
   void OneOf(const char* path, const std::string& value,
              std::initializer_list<const char*> allowed) {
     std::string list;
@@ -44,7 +41,7 @@ class Checker {
   void Between(const char* path, uint64_t value, uint64_t low, uint64_t high) {
     if (value >= low && value <= high) return;
     const bool missing = value == 0 && spec_.given.count(path) == 0;
-    Problem(path, (missing ? "is required" : "is " + std::to_string(value)) +
+    Problem(path, (missing ? "is missing or 0" : "is " + std::to_string(value)) +
                       "; valid: " + std::to_string(low) + " to " + std::to_string(high));
   }
   // low <= value < high (or <= high if closed), finite.
@@ -147,14 +144,20 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   }
   check.OneOf("kind", spec.kind, {"rl"});
   if (spec.model.id.empty()) {
-    check.Required("model.path", spec.model.path);
+    if (spec.model.path.empty()) {
+      check.Problem("model.path",
+                    "is required, or model.id of a stored model (titanctl weights ls lists them)");
+    }
   } else if (!spec.model.path.empty()) {
     check.Problem("model.id", "is given together with model.path; leave one of them out");
   }
   check.OneOf("model.mode", spec.model.mode, {"f32", "w16", "bf16"});
   check.Between("model.max_sequence_tokens", spec.model.max_sequence_tokens, 2, kMaxSequenceTokens);
   if (spec.data.id.empty()) {
-    check.Required("data.path", spec.data.path);
+    if (spec.data.path.empty()) {
+      check.Problem("data.path",
+                    "is required, or data.id of a stored file (titanctl data list lists them)");
+    }
   } else if (!spec.data.path.empty()) {
     check.Problem("data.id", "is given together with data.path; leave one of them out");
   } else if (Hash128 ignored; !FromHex(spec.data.id, &ignored)) {
@@ -185,7 +188,10 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   const auto parameters =
       formats::ParseJson(spec.reward.grader_parameters_json, "reward.grader_parameters_json");
   if (!parameters.ok()) {
-    check.Problem("reward.grader_parameters_json", MessageOf(parameters.status()));
+    constexpr std::string_view kField = "reward.grader_parameters_json: ";
+    const std::string message = MessageOf(parameters.status());
+    check.Problem("reward.grader_parameters_json",
+                  message.starts_with(kField) ? message.substr(kField.size()) : message);
   } else if (!parameters->is_object()) {
     check.Problem("reward.grader_parameters_json", "must be a JSON object");
   }

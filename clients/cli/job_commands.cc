@@ -41,7 +41,7 @@ int WatchUntilItEnds(const Common& common, runtime::ShutdownSignal& signal,
   cluster::JobProgress progress(cluster::Terminal::Stdout());
   const auto job = client.Watch(job_id, 0, [&](const orchestrator::v1::WatchJobResponse& event) {
     if (common.json) {
-      std::cout << rpc::ToJsonText(event, false, -1) << std::endl;
+      std::cout << rpc::ToJsonText(event, true, -1) << std::endl;
     } else {
       std::cout << progress.OnEvent(event) << std::flush;
     }
@@ -144,8 +144,8 @@ int Submit(const Common& common, const SubmitOptions& options) {
   }
   std::cout << response->job_id() << std::endl;
   if (response->journal_bytes_per_step() > 0) {
-    std::cerr << fmt::format("the journal grows by about {:.1f} MB a step\n",
-                             static_cast<double>(response->journal_bytes_per_step()) / 1e6);
+    std::cerr << "the journal grows by about " << Mib(response->journal_bytes_per_step())
+              << " a step\n";
   }
   std::cerr << "watch it with: " << ComeBack(common, response->job_id()) << std::endl;
   return kExitOk;

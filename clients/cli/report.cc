@@ -320,7 +320,7 @@ std::string ReportHtml(const ReportInput& input) {
   html += Samples(input);
   html += "<h2>Details</h2>\n" + StepTable(input.steps);
   html += "<details><summary>Spec of the job</summary><pre>" +
-          EscapeHtml(rpc::ToJsonText(job.spec())) + "</pre></details>\n";
+          EscapeHtml(rpc::ToJsonText(job.spec(), /*all_fields=*/false)) + "</pre></details>\n";
   html += fmt::format("<footer>run {} \xc2\xb7 report made {}</footer>\n", EscapeHtml(job.run_id()),
                       Time(input.made_unix_ms));
   return html + "</main></body></html>\n";

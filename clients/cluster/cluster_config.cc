@@ -26,7 +26,7 @@ template <typename Config>
 DaemonPlan MakePlan(const ClusterConfig& cluster, const std::string& name, const std::string& role,
                     bool restart, Config config) {
   FillDaemon(cluster, name, config.mutable_daemon());
-  return {name, role, restart, rpc::ToJsonText(config) + "\n"};
+  return {name, role, restart, rpc::ToJsonText(config, /*all_fields=*/false) + "\n"};
 }
 
 void RefuseFilledIn(const std::string& path, const std::string& value,

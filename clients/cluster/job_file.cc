@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "clients/cluster/job_fields.h"
 #include "core/runtime/files.h"
 
 namespace titan::cluster {
@@ -107,7 +108,7 @@ Status ReadChain(const std::string& file, const std::string& named_by,
         base.is_absolute() ? base.string() : (fs::path(file).parent_path() / base).string();
     TITAN_RETURN_IF_ERROR(ReadChain(path, place, std::move(seen), job));
   }
-  TITAN_RETURN_IF_ERROR(rpc::ReadConfigTree(root, file, &job->spec, &job->origins));
+  TITAN_RETURN_IF_ERROR(rpc::ReadConfigTree(root, file, &job->spec, &job->origins, ValidJobValues));
   return ResolvePaths(root, FolderOf(file), job);
 }
 
@@ -120,7 +121,8 @@ StatusOr<JobFile> ReadJobFile(const std::string& file,
   std::error_code error;
   const std::string here = fs::current_path(error).string();
   for (const std::string& assignment : assignments) {
-    TITAN_RETURN_IF_ERROR(rpc::SetConfigValue(assignment, "--set", &job.spec, &job.origins));
+    TITAN_RETURN_IF_ERROR(
+        rpc::SetConfigValue(assignment, "--set", &job.spec, &job.origins, ValidJobValues));
     if (assignment.starts_with("data.")) {
       KeepOneSource(assignment.starts_with("data.path="), assignment.starts_with("data.id="),
                     job.spec.mutable_data());
@@ -133,7 +135,7 @@ StatusOr<JobFile> ReadJobFile(const std::string& file,
       if (!assignment.starts_with(field + "=")) continue;
       std::string* path = field == "model.path" ? job.spec.mutable_model()->mutable_path()
                                                 : job.spec.mutable_data()->mutable_path();
-      if (!path->empty()) TITAN_RETURN_IF_ERROR(Resolve(here, "--set", field, path));
+      if (!path->empty()) TITAN_RETURN_IF_ERROR(Resolve(here, "--set " + assignment, field, path));
     }
   }
   return job;

@@ -42,7 +42,7 @@ StatusOr<ImportedModel> ImportModel(const std::string& path, const ImportOptions
       return InvalidArgument(fmt::format("{}: chat template: is not UTF-8", where));
     }
     const auto parsed = ChatTemplate::Parse(bundle.chat_template);
-    if (!parsed.ok()) return Annotate(parsed.status(), fmt::format("{}: chat template", where));
+    if (!parsed.ok()) return Annotate(parsed.status(), where);  // which says "chat template"
   }
   if (model.source->tokenizer().empty()) {
     TITAN_RETURN_IF_ERROR(Normalize(bundle, where));

@@ -42,7 +42,8 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
   TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(folder_));
   TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(path + ".jsonl", bytes));
   // The description comes last: what it describes is there.
-  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(path + ".json", rpc::ToJsonText(info) + "\n"));
+  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(
+      path + ".json", rpc::ToJsonText(info, /*all_fields=*/false) + "\n"));
   return info;
 }
 

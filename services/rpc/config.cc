@@ -29,7 +29,8 @@ std::string Place(const std::string& where, JsonPosition at) {
 // Walks a JSON tree along a message; collects every problem.
 class Reader {
  public:
-  Reader(std::string where, ConfigOrigins* origins) : where_(std::move(where)), origins_(origins) {}
+  Reader(std::string where, ConfigOrigins* origins, const ValidValues& valid)
+      : where_(std::move(where)), origins_(origins), valid_(valid) {}
 
   void ReadMessage(const JsonNode& node, const std::string& path, Message* message) {
     if (node.kind != JsonNode::Kind::kObject) {
@@ -102,11 +103,17 @@ class Reader {
     ReadValue(node, path, message, field, /*add=*/false);
   }
 
+  // "; valid: 1 to 64", or what stands for it.
+  std::string Valid(const std::string& path, const std::string& otherwise = "") const {
+    const std::string valid = valid_ ? valid_(path) : "";
+    return valid.empty() ? otherwise : "; valid: " + valid;
+  }
+
   bool WantKind(const JsonNode& node, const std::string& path, JsonNode::Kind kind) {
     if (node.kind == kind) return true;
-    Problem(
-        node.position, path,
-        fmt::format("wants {}, has {}{}", Describe(kind), Describe(node.kind), ShortValue(node)));
+    Problem(node.position, path,
+            fmt::format("wants {}, has {}{}{}", Describe(kind), Describe(node.kind),
+                        ShortValue(node), Valid(path)));
     return false;
   }
 
@@ -127,11 +134,14 @@ class Reader {
     if (error == std::errc() && stop == end) return true;
     const bool whole = node.text.find_first_of(".e") == std::string::npos;
     if (!whole) {
-      Problem(node.position, path, fmt::format("wants an integer, has {}", node.text));
-    } else {
       Problem(node.position, path,
-              fmt::format("{} is out of range; valid: {} to {}", node.text,
-                          std::numeric_limits<Int>::min(), std::numeric_limits<Int>::max()));
+              fmt::format("wants an integer, has {}{}", node.text, Valid(path)));
+    } else {
+      Problem(
+          node.position, path,
+          fmt::format("{} is out of range{}", node.text,
+                      Valid(path, fmt::format("; valid: {} to {}", std::numeric_limits<Int>::min(),
+                                              std::numeric_limits<Int>::max()))));
     }
     return false;
   }
@@ -142,7 +152,8 @@ class Reader {
     const auto [stop, error] = std::from_chars(node.text.data(), end, *value);
     if (error != std::errc() || stop != end || !std::isfinite(*value) ||
         std::fabs(*value) > largest) {
-      Problem(node.position, path, fmt::format("{} is out of range of the type", node.text));
+      Problem(node.position, path,
+              fmt::format("{} is out of range{}", node.text, Valid(path, " of the type")));
       return false;
     }
     return true;
@@ -164,6 +175,7 @@ class Reader {
 
   const std::string where_;
   ConfigOrigins* origins_;
+  const ValidValues& valid_;
   std::vector<std::string> problems_;
 };
 
@@ -272,19 +284,20 @@ Status ReadConfigText(std::string_view text, const std::string& where, Message* 
 }
 
 Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins) {
-  TITAN_ASSIGN_OR_RETURN(const std::string text, runtime::ReadFile(file, 16u << 20));
-  return ReadConfigText(text, file, message, origins);
+  const StatusOr<std::string> text = runtime::ReadFile(file, 16u << 20);
+  if (!text.ok()) return InvalidArgument("configuration: " + MessageOf(text.status()));
+  return ReadConfigText(*text, file, message, origins);
 }
 
 Status ReadConfigTree(const JsonNode& root, const std::string& where, Message* message,
-                      ConfigOrigins* origins) {
-  Reader reader(where, origins);
+                      ConfigOrigins* origins, const ValidValues& valid) {
+  Reader reader(where, origins, valid);
   reader.ReadMessage(root, "", message);
   return reader.Result();
 }
 
 Status SetConfigValue(const std::string& assignment, const std::string& flag, Message* message,
-                      ConfigOrigins* origins) {
+                      ConfigOrigins* origins, const ValidValues& valid) {
   const size_t equals = assignment.find('=');
   const std::string path = assignment.substr(0, equals);
   if (equals == std::string::npos || path.empty() || path.front() == '.' || path.back() == '.' ||
@@ -310,11 +323,18 @@ Status SetConfigValue(const std::string& assignment, const std::string& flag, Me
   JsonNode node;
   const bool is_text = field != nullptr && !field->is_repeated() &&
                        field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
-  if (is_text && !value.starts_with('"')) {
+  const auto as_text = [&] {
     node.kind = JsonNode::Kind::kString;
     node.text = value;
+  };
+  if (is_text && !value.starts_with('"')) {
+    as_text();
+  } else if (auto parsed = ParseJsonTree(value, where); parsed.ok()) {
+    node = *std::move(parsed);
+  } else if (value.starts_with('{') || value.starts_with('[') || value.starts_with('"')) {
+    return Annotate(parsed.status(), path);  // meant as JSON
   } else {
-    TITAN_ASSIGN_OR_RETURN(node, ParseJsonTree(value, where));
+    as_text();  // what the field wants instead is said below
   }
   for (size_t i = names.size(); i-- > 0;) {
     JsonNode parent;
@@ -328,7 +348,7 @@ Status SetConfigValue(const std::string& assignment, const std::string& flag, Me
     for (JsonNode::Member& member : n->members) forget_places(&member.value);
   };
   forget_places(&node);
-  return ReadConfigTree(node, where, message, origins);
+  return ReadConfigTree(node, where, message, origins, valid);
 }
 
 Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins) {

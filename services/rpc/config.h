@@ -9,6 +9,7 @@
 
 #include <google/protobuf/message.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -40,30 +41,38 @@ struct ConfigProblem {
 };
 using ConfigProblems = std::vector<ConfigProblem>;
 
+// What a field may be ("1 to 64"), by its path, where that is less than its type holds; empty: not
+// known. For messages about values that the type cannot hold.
+using ValidValues = std::function<std::string(const std::string& path)>;
+
 // Reads JSON text into `message`. Fields absent from the text are left as they are, repeated fields
 // are replaced. InvalidArgument: all problems found, one a line, each "<where>:<line>:<column>:
 // <path>: ...".
 Status ReadConfigText(std::string_view text, const std::string& where,
                       google::protobuf::Message* message, ConfigOrigins* origins);
+// InvalidArgument also for a file that cannot be read.
 Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
                       ConfigOrigins* origins);
 // The same for a document that is parsed already, for callers that take parts of it out first.
 Status ReadConfigTree(const JsonNode& root, const std::string& where,
-                      google::protobuf::Message* message, ConfigOrigins* origins);
+                      google::protobuf::Message* message, ConfigOrigins* origins,
+                      const ValidValues& valid = {});
 
 // One value from the command line: `assignment` is path=value with dots in the path, for example
 // training.learning_rate=2e-6. The value is JSON; text for a string field needs no quotes.
 // InvalidArgument names `flag` and the path, and the nearest field when it is misspelt.
 Status SetConfigValue(const std::string& assignment, const std::string& flag,
-                      google::protobuf::Message* message, ConfigOrigins* origins);
+                      google::protobuf::Message* message, ConfigOrigins* origins,
+                      const ValidValues& valid = {});
 
 // All problems in one InvalidArgument, each with its place in the file: that of the value, or of
 // the object that lacks it.
 Status ProblemsToStatus(const ConfigProblems& problems, const ConfigOrigins& origins);
 
-// The message as JSON text: numbers as numbers (64 bits too), enums by name, every field with a
-// value, and with `all_fields` those without one as well.
-std::string ToJsonText(const google::protobuf::Message& message, bool all_fields = false,
+// The message as JSON text: numbers as numbers (64 bits too), enums by name. With `all_fields`
+// every field: zero and empty ones with their value, optional values and messages that are not set
+// as null, of a oneof the member that is set. Without: only what has a value.
+std::string ToJsonText(const google::protobuf::Message& message, bool all_fields = true,
                        int indent = 2);
 
 // {"config": {...}, "origins": {"daemon.listen": "default", ...}}: what --print_config shows.

@@ -17,7 +17,14 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 using Json = nlohmann::ordered_json;
 
-Json MessageToJson(const Message& message, bool all_fields);
+// Which fields without a value are printed.
+enum class Unset {
+  kLeftOut,
+  kNull,      // zero and empty as they are, optional values and messages as null
+  kDefaults,  // messages that are not set as the defaults of their fields
+};
+
+Json MessageToJson(const Message& message, Unset unset);
 
 // The double that prints as short as the float does (0.7, not 0.699999988) and reads back as it.
 double ShortFloat(float value) {
@@ -29,7 +36,7 @@ double ShortFloat(float value) {
 }
 
 // index < 0: the singular value.
-Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, bool all_fields) {
+Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, Unset unset) {
   const Reflection* r = m.GetReflection();
   const bool one = index < 0;
   switch (field->cpp_type()) {
@@ -53,47 +60,49 @@ Json ValueToJson(const Message& m, const FieldDescriptor* field, int index, bool
       return (one ? r->GetEnum(m, field) : r->GetRepeatedEnum(m, field, index))->name();
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return MessageToJson(one ? r->GetMessage(m, field) : r->GetRepeatedMessage(m, field, index),
-                           all_fields);
+                           unset);
   }
   return Json();
 }
 
-bool IsPrinted(const Message& message, const FieldDescriptor* field, bool all_fields) {
+bool IsPrinted(const Message& message, const FieldDescriptor* field, Unset unset) {
   const Reflection* r = message.GetReflection();
-  if (field->is_repeated()) return all_fields || r->FieldSize(message, field) > 0;
-  if (field->has_presence()) {
-    // An unset oneof member or optional has no value to show; an unset message shows its defaults.
-    if (r->HasField(message, field)) return true;
-    return all_fields && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE &&
-           field->containing_oneof() == nullptr;
-  }
-  return all_fields || r->HasField(message, field);
+  const bool set =
+      field->is_repeated() ? r->FieldSize(message, field) > 0 : r->HasField(message, field);
+  if (set) return true;
+  // Another member of the oneof speaks for it.
+  if (unset == Unset::kLeftOut || field->real_containing_oneof() != nullptr) return false;
+  // An optional value that is not set has no default to show.
+  return unset == Unset::kNull || field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ||
+         !field->has_presence();
 }
 
-Json MessageToJson(const Message& message, bool all_fields) {
+Json MessageToJson(const Message& message, Unset unset) {
   const Descriptor* descriptor = message.GetDescriptor();
   const Reflection* r = message.GetReflection();
   Json json = Json::object();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const FieldDescriptor* field = descriptor->field(i);
-    if (!IsPrinted(message, field, all_fields)) continue;
+    if (!IsPrinted(message, field, unset)) continue;
     if (field->is_map()) {
       Json map = Json::object();
       for (int k = 0; k < r->FieldSize(message, field); ++k) {
         const Message& entry = r->GetRepeatedMessage(message, field, k);
-        const Json key = ValueToJson(entry, field->message_type()->map_key(), -1, all_fields);
+        const Json key = ValueToJson(entry, field->message_type()->map_key(), -1, unset);
         map[key.is_string() ? key.get<std::string>() : key.dump()] =
-            ValueToJson(entry, field->message_type()->map_value(), -1, all_fields);
+            ValueToJson(entry, field->message_type()->map_value(), -1, unset);
       }
       json[field->name()] = std::move(map);
     } else if (field->is_repeated()) {
       Json items = Json::array();
       for (int k = 0; k < r->FieldSize(message, field); ++k) {
-        items.push_back(ValueToJson(message, field, k, all_fields));
+        items.push_back(ValueToJson(message, field, k, unset));
       }
       json[field->name()] = std::move(items);
+    } else if (unset == Unset::kNull && field->has_presence() && !r->HasField(message, field)) {
+      json[field->name()] = nullptr;
     } else {
-      json[field->name()] = ValueToJson(message, field, -1, all_fields);
+      json[field->name()] = ValueToJson(message, field, -1, unset);
     }
   }
   return json;
@@ -114,13 +123,13 @@ void CollectOrigins(const Json& json, const std::string& path, const ConfigOrigi
 }  // namespace
 
 std::string ToJsonText(const Message& message, bool all_fields, int indent) {
-  return MessageToJson(message, all_fields)
+  return MessageToJson(message, all_fields ? Unset::kNull : Unset::kLeftOut)
       .dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string PrintConfig(const Message& message, const ConfigOrigins& origins) {
   Json out;
-  out["config"] = MessageToJson(message, /*all_fields=*/true);
+  out["config"] = MessageToJson(message, Unset::kDefaults);
   out["origins"] = Json::object();
   CollectOrigins(out["config"], "", origins, &out["origins"]);
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

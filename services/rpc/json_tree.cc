@@ -16,6 +16,12 @@ class Parser {
   Parser(std::string_view text, std::string_view where) : text_(text), where_(where) {}
 
   StatusOr<JsonNode> Parse() {
+    if (text_.starts_with("\xef\xbb\xbf")) {
+      Fail(
+          "begins with a byte order mark (EF BB BF), which JSON has not; save the file as UTF-8 "
+          "without BOM");
+      return Failure();
+    }
     if (!CheckUtf8()) return Failure();
     JsonNode root;
     SkipSpace();

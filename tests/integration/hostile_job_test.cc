@@ -62,7 +62,7 @@ TEST_F(HostileJobTest, IsRefusedByNameAndLeavesNothing) {
     return [path = folder_ + "/" + name](JobSpec* spec) { spec->mutable_data()->set_path(path); };
   };
   // Sizes.
-  ExpectRefused("schedule.steps: is required; valid: 1 to",
+  ExpectRefused("schedule.steps: is missing or 0; valid: 1 to 4294967295",
                 [](JobSpec* s) { s->mutable_schedule()->set_steps(0); });
   ExpectRefused("schedule.max_age: is 4294967295",
                 [](JobSpec* s) { s->mutable_schedule()->set_max_age(0xffffffffu); });

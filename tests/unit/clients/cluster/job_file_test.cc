@@ -8,6 +8,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+
+#include "clients/cluster/job_fields.h"
+#include "orchestrator/job_spec.h"
 
 namespace titan::cluster {
 namespace {
@@ -78,6 +83,101 @@ TEST_F(JobFileTest, SetTakesTextWithoutQuotesAndNamesTheNearestField) {
   EXPECT_NE(ErrorOf(file, {"a..b=1"}).find("wants path=value"), std::string::npos);
   EXPECT_NE(ErrorOf(file, {"seed.x=1"}).find("seed: wants"), std::string::npos)
       << ErrorOf(file, {"seed.x=1"});
+}
+
+TEST_F(JobFileTest, ValuesThatAreNoneOfTheFieldNameItTheValueAndTheRange) {
+  const std::string file = Write("job.json", "{}");
+  EXPECT_EQ(ErrorOf(file, {"training.learning_rate=abc"}),
+            "--set training.learning_rate=abc: training.learning_rate: wants a number, has a "
+            "string: \"abc\"; valid: 0 to 1");
+  EXPECT_EQ(ErrorOf(file, {"schedule.steps=99999999999999999999"}),
+            "--set schedule.steps=99999999999999999999: schedule.steps: 99999999999999999999 is "
+            "out of range; valid: 1 to 4294967295");
+  EXPECT_EQ(ErrorOf(file, {"schedule.groups_per_step=-1"}),
+            "--set schedule.groups_per_step=-1: schedule.groups_per_step: -1 is out of range; "
+            "valid: 1 to 65535");
+  EXPECT_EQ(ErrorOf(file, {"schedule.steps=2.5"}),
+            "--set schedule.steps=2.5: schedule.steps: wants an integer, has 2.5; valid: 1 to "
+            "4294967295");
+  EXPECT_EQ(ErrorOf(file, {"training.learning_rate=1e999"}),
+            "--set training.learning_rate=1e999: training.learning_rate: 1e999 is out of range; "
+            "valid: 0 to 1");
+  EXPECT_EQ(ErrorOf(file, {"model.path=nope"}).find("--set model.path=nope: model.path: 'nope' "),
+            0u)
+      << ErrorOf(file, {"model.path=nope"});
+  EXPECT_EQ(ErrorOf(file, {"training=abc"}),
+            "--set training=abc: training: wants an object, has a string: \"abc\"");
+  EXPECT_EQ(ErrorOf(file, {"training.learning_rat=abc"}),
+            "--set training.learning_rat=abc: training.learning_rat: unknown field; did you mean "
+            "\"learning_rate\"?");
+  EXPECT_NE(ErrorOf(file, {"training={\"a\": }"}).find("training: --set training={"),
+            std::string::npos)
+      << ErrorOf(file, {"training={\"a\": }"});
+  const std::string in_file = Write("range.json", R"({"schedule": {"steps": -1}})");
+  EXPECT_EQ(ErrorOf(in_file),
+            in_file + ":1:24: schedule.steps: -1 is out of range; valid: 1 to 4294967295");
+}
+
+// The ranges are the orchestrator's own: just outside it refuses in the same words.
+TEST(JobFieldsTest, RangesAreThoseOfTheCheck) {
+  using orchestrator::JobSpec;
+  const std::map<std::string, std::function<void(JobSpec*)>> wrong = {
+      {"model.max_sequence_tokens", [](JobSpec* s) { s->model.max_sequence_tokens = 131073; }},
+      {"schedule.max_age", [](JobSpec* s) { s->schedule.max_age = 65; }},
+      {"schedule.steps", [](JobSpec* s) { s->schedule.steps = 0; }},
+      {"schedule.groups_per_step", [](JobSpec* s) { s->schedule.groups_per_step = 65536; }},
+      {"schedule.max_candidates", [](JobSpec* s) { s->schedule.max_candidates = 257; }},
+      {"rollout.samples_per_group", [](JobSpec* s) { s->rollout.samples_per_group = 4097; }},
+      {"rollout.temperature", [](JobSpec* s) { s->rollout.temperature = 101; }},
+      {"rollout.max_new_tokens", [](JobSpec* s) { s->rollout.max_new_tokens = 131073; }},
+      {"training.advantage_epsilon", [](JobSpec* s) { s->training.advantage_epsilon = 2; }},
+      {"training.clip_low", [](JobSpec* s) { s->training.clip_low = 2; }},
+      {"training.clip_high", [](JobSpec* s) { s->training.clip_high = 2e6; }},
+      {"training.learning_rate", [](JobSpec* s) { s->training.learning_rate = 2; }},
+      {"training.beta1", [](JobSpec* s) { s->training.beta1 = 1; }},
+      {"training.beta2", [](JobSpec* s) { s->training.beta2 = 1; }},
+      {"training.epsilon", [](JobSpec* s) { s->training.epsilon = 0; }},
+      {"training.weight_decay", [](JobSpec* s) { s->training.weight_decay = 2; }},
+      {"training.max_gradient_norm", [](JobSpec* s) { s->training.max_gradient_norm = 0; }},
+      {"training.shards", [](JobSpec* s) { s->training.shards = 3; }},
+      {"training.shared_group_tokens",
+       [](JobSpec* s) { s->training.shared_group_tokens = 1048577; }},
+      {"parity.share", [](JobSpec* s) { s->parity.share = 2; }},
+      {"deadlines.first_step_ms", [](JobSpec* s) { s->deadlines.first_step_ms = 604800001; }},
+      {"deadlines.step_ms", [](JobSpec* s) { s->deadlines.step_ms = 604800001; }},
+      {"deadlines.reward_ms", [](JobSpec* s) { s->deadlines.reward_ms = 604800001; }},
+      {"deadlines.workers_ms", [](JobSpec* s) { s->deadlines.workers_ms = 604800001; }},
+  };
+  EXPECT_EQ(wrong.size(), std::size(kJobFieldRanges));
+  for (const JobFieldRange& row : kJobFieldRanges) {
+    ASSERT_TRUE(wrong.contains(row.path)) << row.path;
+    JobSpec spec;
+    wrong.at(row.path)(&spec);
+    bool found = false;
+    for (const auto& problem : orchestrator::CheckJobSpec(spec).problems) {
+      if (problem.path != row.path) continue;
+      found = found || problem.description.ends_with(std::string("valid: ") + row.valid);
+    }
+    EXPECT_TRUE(found) << row.path << ": " << row.valid;
+  }
+}
+
+TEST(JobFieldsTest, WhatIsLeftOutNamesBothWaysToGiveIt) {
+  orchestrator::JobSpec spec;
+  spec.reward.grader_parameters_json = "{";
+  std::string all;
+  for (const auto& problem : orchestrator::CheckJobSpec(spec).problems) {
+    all += problem.path + ": " + problem.description + "\n";
+  }
+  EXPECT_NE(all.find("model.path: is required, or model.id"), std::string::npos) << all;
+  EXPECT_NE(all.find("data.path: is required, or data.id"), std::string::npos) << all;
+  EXPECT_NE(all.find("schedule.steps: is missing or 0; valid: 1 to"), std::string::npos) << all;
+  EXPECT_NE(all.find("\nreward.grader_parameters_json: not valid JSON"), std::string::npos) << all;
+}
+
+TEST_F(JobFileTest, AByteOrderMarkIsNamed) {
+  const std::string file = Write("job.json", "\xef\xbb\xbf{}");
+  EXPECT_EQ(ErrorOf(file).find(file + ":1:1: begins with a byte order mark"), 0u) << ErrorOf(file);
 }
 
 TEST_F(JobFileTest, AnUploadedFileReplacesAPathAndTheOtherWayRound) {
