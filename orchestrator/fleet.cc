@@ -367,7 +367,10 @@ bool Fleet::HoldsEvaluation() const {
 std::string Fleet::Describe(const std::string& worker_id) const {
   const auto found = generators_.find(worker_id);
   if (found == generators_.end()) return "";
-  std::string text = std::to_string(found->second.outstanding()) + " samples; versions";
+  const uint64_t samples = found->second.outstanding();
+  if (samples == 0 && found->second.holds.empty()) return "idle";
+  std::string text = std::to_string(samples) + (samples == 1 ? " sample" : " samples");
+  if (!found->second.holds.empty()) text += "; versions";
   for (const auto& [key, hold] : found->second.holds) {
     text += " " + std::to_string(key.second) + (key.first ? "(evaluation)" : "");
   }

@@ -210,6 +210,9 @@ StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& r
     for (const auto& [lease_id, lease] : leases_) {
       if (lease.run_id == run_id && lease.version == number) info.holders.push_back(lease.holder);
     }
+    // A holder may have several leases.
+    std::sort(info.holders.begin(), info.holders.end());
+    info.holders.erase(std::unique(info.holders.begin(), info.holders.end()), info.holders.end());
     list.push_back(std::move(info));
   }
   return list;

@@ -140,7 +140,7 @@ void AddLookCommands(Builder* builder, Arguments* args) {
   builder->Remote(rollouts);
   builder->Output(rollouts);
   builder->Job(rollouts);
-  rollouts->add_option("--step", args->rollouts.step, "Only groups of this step, from 0");
+  rollouts->add_option("--step", args->rollouts.step, "Only groups of this step; the first is 0");
   rollouts->add_option("--group", args->rollouts.groups, "Only this group, by its id; repeatable")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -225,8 +225,10 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
   CLI::App* ls = builder->Command(weights, "ls", "weights ls",
                                   "List versions and who holds them, stored models, and the disk",
                                   "  titanctl weights ls\n"
-                                  "  titanctl weights ls job-1 -o json");
+                                  "  titanctl weights ls job-1 --all");
   ls->add_option("job", args->weights.name, "Job id; default: all jobs, and models");
+  ls->add_flag("--all", args->weights.all,
+               "Also versions that are neither in memory nor on disk (-o json always has them)");
   CLI::App* show =
       builder->Command(weights, "show", "weights show", "Show weights: digest, config, tensors",
                        "  titanctl weights show job-1\n"
@@ -320,6 +322,31 @@ std::string PathOf(const CLI::App& app) {
 
 std::string SeeHelp(const CLI::App& app) { return "\nsee: " + PathOf(app) + " --help\n"; }
 
+// Does the command, or one below it, have the option?
+bool HasOption(const CLI::App& app, const std::string& name) {
+  if (app.get_option_no_throw(name) != nullptr) return true;
+  for (const CLI::App* command : VisibleCommands(app)) {
+    if (HasOption(*command, name)) return true;
+  }
+  return false;
+}
+
+// What to say to `titanctl --data run list`: titanctl has no such option, but its commands have.
+std::string BelongsAfterCommand(const CLI::App& app, const std::vector<std::string>& words,
+                                const std::string& name) {
+  if (!HasOption(app, name)) return "";
+  // The command that was meant: the first word that names one which has the option.
+  std::string command = "COMMAND";
+  for (const std::string& word : words) {
+    const CLI::App* found = FindCommand(app, word);
+    if (found == nullptr || !HasOption(*found, name)) continue;
+    command = word;
+    break;
+  }
+  return PathOf(app) + ": the option '" + name + "' belongs after the command: " + PathOf(app) +
+         " " + command + " " + name + " ..." + SeeHelp(app);
+}
+
 // The first word that names no command or option, as a message; empty when there is none.
 std::string UnknownWord(const CLI::App& parser, const std::vector<std::string>& words) {
   const CLI::App* app = &parser;
@@ -343,6 +370,9 @@ std::string UnknownWord(const CLI::App& parser, const std::vector<std::string>& 
     const bool is_short = name[1] != '-';
     const CLI::Option* option = app->get_option_no_throw(is_short ? name.substr(0, 2) : name);
     if (option == nullptr) {
+      if (const std::string hint = BelongsAfterCommand(*app, words, name); !hint.empty()) {
+        return hint;
+      }
       const std::string nearest = NearestName(name, OptionNames(*app));
       return PathOf(*app) + ": unknown option '" + name + "'" +
              (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") + SeeHelp(*app);

@@ -88,6 +88,7 @@ struct WeightsOptions {
   std::string to;    // of `export`: the folder to write
   std::string id;    // of `import`: a name beside the id; empty: none
   bool without_tokenizer = false;  // of `import`
+  bool all = false;                // of `ls`: also versions that are only a record
 };
 
 struct Arguments {

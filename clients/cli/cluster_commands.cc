@@ -375,7 +375,8 @@ int ShowStatus(const Common& common) {
                                                     : "-",
            worker != nullptr
                ? worker->state() + (worker->doing().empty() ? "" : ", " + worker->doing())
-               : "-"});
+           : name == "orchestrator" && jobs.ok() ? DoingOf(*jobs)
+                                                 : "-"});
     }
   } else if (workers.ok()) {
     for (const auto& worker : workers->workers()) {

@@ -180,16 +180,18 @@ bool IsFit(const std::vector<Finding>& findings) {
 
 std::string FormatFindings(const std::vector<Finding>& findings,
                            const cluster::Terminal& terminal) {
-  std::vector<std::vector<std::string>> rows;
+  using cluster::Cell;
+  std::vector<std::vector<Cell>> rows;
   for (const Finding& finding : findings) {
-    const std::string mark =
-        finding.health == Health::kGood      ? terminal.Paint(cluster::Color::kGreen, "ok")
-        : finding.health == Health::kWarning ? terminal.Paint(cluster::Color::kYellow, "warning")
-                                             : terminal.Paint(cluster::Color::kRed, "bad");
+    const Cell mark = finding.health == Health::kGood ? Cell("ok", cluster::Color::kGreen)
+                      : finding.health == Health::kWarning
+                          ? Cell("warning", cluster::Color::kYellow)
+                          : Cell("bad", cluster::Color::kRed);
     rows.push_back({mark, finding.subject, finding.text});
     if (!finding.fix.empty()) rows.push_back({"", "", "fix: " + finding.fix});
   }
-  return cluster::FormatTable(rows);
+  // What to do is never cut.
+  return cluster::FormatTable(rows, terminal.Uncut());
 }
 
 }  // namespace titan::cli

@@ -54,27 +54,44 @@ int ExitCodeOf(const Job& job) {
   }
 }
 
+std::string DoingOf(const ListJobsResponse& jobs) {
+  std::string text = "ready";
+  size_t queued = 0;
+  for (const Job& job : jobs.jobs()) {
+    if (job.state() == JOB_STATE_QUEUED) ++queued;
+    if (job.state() == JOB_STATE_QUEUED || cluster::IsFinal(job.state())) continue;
+    text += ", " + job.job_id() + " is " + cluster::NameOf(job.state());
+  }
+  if (queued > 0) text += fmt::format(", {} queued", queued);
+  return queued > 0 || text.size() > 5 ? text : text + ", no job to do";
+}
+
 std::string FormatJobs(const ListJobsResponse& jobs, int64_t now_unix_ms,
                        const cluster::Terminal& terminal) {
   if (jobs.jobs().empty()) return "no jobs; submit one with: titanctl submit FILE\n";
-  std::vector<std::vector<std::string>> rows = {
+  std::vector<std::vector<cluster::Cell>> rows = {
       {"JOB", "NAME", "STATE", "STEPS", "REWARD", "ACCURACY", "TIME", "REASON"}};
   for (const Job& job : jobs.jobs()) {
     rows.push_back(
-        {job.job_id(), job.name().empty() ? "-" : job.name(),
-         terminal.Paint(ColorOf(job.state()), cluster::NameOf(job.state())),
+        {job.job_id(),
+         job.name().empty() ? "-" : job.name(),
+         {cluster::NameOf(job.state()), ColorOf(job.state())},
          fmt::format("{}/{}", job.steps_done(), job.steps_total()),
          job.has_last_step() ? fmt::format("{:.3f}", job.last_step().reward_mean()) : "-",
-         Accuracy(job), Age(job, now_unix_ms), job.reason()});
+         Accuracy(job),
+         Age(job, now_unix_ms),
+         job.reason()});
   }
-  return cluster::FormatTable(rows);
+  return cluster::FormatTable(rows, terminal);
 }
 
 std::string FormatJob(const Job& job, int64_t now_unix_ms, const cluster::Terminal& terminal) {
   std::string text =
-      fmt::format("{}  {}  {}\n", job.job_id(), job.name(),
+      fmt::format("{}  {}  {}\n", job.job_id(), cluster::PrintableLine(job.name()),
                   terminal.Paint(ColorOf(job.state()), cluster::NameOf(job.state())));
-  if (!job.reason().empty()) text += fmt::format("reason      {}\n", job.reason());
+  if (!job.reason().empty()) {
+    text += fmt::format("reason      {}\n", cluster::PrintableLine(job.reason()));
+  }
   text += fmt::format("run         {}\n", job.run_id());
   text += fmt::format("steps       {} of {}\n", job.steps_done(), job.steps_total());
   text += fmt::format("time        {} since it was submitted\n", Age(job, now_unix_ms));
@@ -102,7 +119,7 @@ std::string FormatJob(const Job& job, int64_t now_unix_ms, const cluster::Termin
     }
     text += "\n" + cluster::FormatTable(rows);
   }
-  text += "\nspec\n" + rpc::ToJsonText(job.spec()) + "\n";
+  text += "\nspec\n" + cluster::Printable(rpc::ToJsonText(job.spec(), /*all_fields=*/false)) + "\n";
   return text;
 }
 

@@ -16,6 +16,8 @@ namespace titan::cli {
 // The exit code of who waited for the job.
 int ExitCodeOf(const orchestrator::v1::Job& job);
 
+// What the orchestrator does, for people: "ready, job-2 is RUNNING, 1 queued".
+std::string DoingOf(const orchestrator::v1::ListJobsResponse& jobs);
 // One row a job, in the order given; a sentence when there is none. `now_unix_ms` dates those that
 // run.
 std::string FormatJobs(const orchestrator::v1::ListJobsResponse& jobs, int64_t now_unix_ms,

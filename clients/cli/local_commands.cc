@@ -107,6 +107,8 @@ int ShowMetrics(const Common& common, const MetricsOptions& options) {
   Json out = Json::array();
   std::vector<std::vector<std::string>> rows = {{"DAEMON", "METRIC", "LABELS", "VALUE"}};
   int code = kExitOk;
+  bool any = false;
+  std::vector<std::string> seen;  // names of all metrics
   for (const auto& endpoint : *endpoints) {
     if (std::find(chosen->begin(), chosen->end(), endpoint.worker_id) == chosen->end()) continue;
     const auto answer = runtime::GetHealth(endpoint.health_address, "/metrics", kHealthDeadline);
@@ -121,7 +123,9 @@ int ShowMetrics(const Common& common, const MetricsOptions& options) {
     const auto metrics = ParseMetrics(answer->body);
     if (!metrics.ok()) return Fail(Annotate(metrics.status(), endpoint.worker_id));
     for (const MetricValue& metric : *metrics) {
+      seen.push_back(metric.name);
       if (metric.name.find(options.name) == std::string::npos) continue;
+      any = true;
       if (common.json) {
         Json row;
         row["daemon"] = endpoint.worker_id;
@@ -136,6 +140,7 @@ int ShowMetrics(const Common& common, const MetricsOptions& options) {
     }
   }
   if (options.raw) return code;
+  if (!any && code == kExitOk) return Fail(NoSuchMetric(options.name, seen, common.data));
   if (common.json) {
     std::cout << out.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
   } else {

@@ -32,23 +32,26 @@ std::string TimeOfLogLine(const std::string& line) { return TextOf(Parse(line), 
 std::string FormatLogLine(const std::string& line, const std::string& daemon,
                           const cluster::Terminal& terminal) {
   const Json json = Parse(line);
-  if (json.is_null()) return fmt::format("{:12} {:12} {}", "", daemon, cluster::Printable(line));
-  std::string time = TextOf(json, "time");  // 2026-01-31T12:00:00.123Z
+  if (json.is_null())
+    return fmt::format("{:12} {:12} {}", "", daemon, cluster::Printable(line));
+  std::string time = cluster::PrintableLine(TextOf(json, "time"));  // 2026-01-31T12:00:00.123Z
   if (time.size() == 24) time = time.substr(11, 12);
-  const std::string level = TextOf(json, "level");
+  const std::string level = cluster::PrintableLine(TextOf(json, "level"));
   const cluster::Color color = level == "error"     ? cluster::Color::kRed
                                : level == "warning" ? cluster::Color::kYellow
                                                     : cluster::Color::kNone;
   std::string text = fmt::format(
       "{:12} {:12} {} {}", time, daemon, terminal.Paint(color, fmt::format("{:7}", level)),
-      terminal.Paint(cluster::Color::kBold, cluster::Printable(json["event"].get<std::string>())));
+      terminal.Paint(cluster::Color::kBold,
+                     cluster::PrintableLine(json["event"].get<std::string>())));
   for (const auto& [key, value] : json.items()) {
     if (key == "time" || key == "level" || key == "worker" || key == "event") continue;
-    const std::string shown = value.is_string()
-                                  ? cluster::Printable(value.get<std::string>())
-                                  : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    const std::string shown = cluster::PrintableLine(
+        value.is_string() ? value.get<std::string>()
+                          : value.dump(-1, ' ', false, Json::error_handler_t::replace));
     const bool quote = shown.empty() || shown.find(' ') != std::string::npos;
-    text += fmt::format(" {}={}{}{}", key, quote ? "\"" : "", shown, quote ? "\"" : "");
+    text += fmt::format(" {}={}{}{}", cluster::PrintableLine(key), quote ? "\"" : "", shown,
+                        quote ? "\"" : "");
   }
   return text;
 }

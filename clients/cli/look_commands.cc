@@ -23,8 +23,9 @@ int ShowRollouts(const Common& common, const std::string& job_id, const RolloutO
     uint64_t id = 0;
     if (!ParseGroupId(text, &id)) {
       return Fail(InvalidArgument("--group " + text +
-                                  ": wants a group id as it is printed, for "
-                                  "example 0x0000000001000000"));
+                                  ": is no group id; wants one as `titanctl rollouts " + job_id +
+                                  "` prints it, 0x and up to 16 hex digits, for example "
+                                  "0x0000000001000000"));
     }
     request.add_group_ids(id);
   }

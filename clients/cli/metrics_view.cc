@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "core/base/nearest_name.h"
+
 namespace titan::cli {
 namespace {
 
@@ -67,6 +69,25 @@ StatusOr<std::vector<MetricValue>> ParseMetrics(const std::string& text) {
     if (!metric.name.ends_with("_bucket")) all.push_back(std::move(metric));
   }
   return all;
+}
+
+Status NoSuchMetric(const std::string& wanted, const std::vector<std::string>& names,
+                    const std::string& data) {
+  std::string nearest = NearestName(wanted, names);
+  if (nearest.empty()) {
+    std::vector<std::string> words;
+    for (const std::string& name : names) {
+      for (size_t begin = 0; begin <= name.size();) {
+        const size_t end = std::min(name.find('_', begin), name.size());
+        if (end > begin) words.push_back(name.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    }
+    nearest = NearestName(wanted, words);
+  }
+  return NotFound("no metric has '" + wanted + "' in its name; " +
+                  (nearest.empty() ? "" : "did you mean '" + nearest + "'? ") +
+                  "see them all with: titanctl metrics --data " + data);
 }
 
 std::string FormatLabels(const std::map<std::string, std::string>& labels) {

@@ -22,6 +22,10 @@ struct MetricValue {
 // DataLoss: a line is no sample.
 StatusOr<std::vector<MetricValue>> ParseMetrics(const std::string& text);
 
+// NotFound for a name that stands in none of `names`; names the nearest metric or word of one.
+Status NoSuchMetric(const std::string& wanted, const std::vector<std::string>& names,
+                    const std::string& data);
+
 // {a="b", c="d"}; "" without labels.
 std::string FormatLabels(const std::map<std::string, std::string>& labels);
 // Bytes and seconds with their units, whole numbers whole.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // report: gathers what the report shows and writes the file.
+#include <unistd.h>
+
 #include <filesystem>
 #include <iostream>
 #include <thread>
@@ -53,9 +55,32 @@ Status ReadGroups(cluster::JobClient& client, const std::string& job_id, uint64_
   return status.code() == StatusCode::kNotFound ? OkStatus() : status;
 }
 
+// Can a file be written there? Asked before anything is gathered.
+Status CheckOutFile(const std::string& file, const std::string& job_id) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::is_directory(file, error)) {
+    return InvalidArgument("--out '" + file + "' is a folder; name a file, for example --out " +
+                           (fs::path(file) / (job_id + ".html")).string());
+  }
+  const fs::path parent = fs::path(file).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  if (!fs::is_directory(folder, error)) {
+    return InvalidArgument("--out '" + file + "': the folder '" + folder +
+                           "' does not exist; make it, or name another file");
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return InvalidArgument("--out '" + file + "': the folder '" + folder +
+                           "' is not writable; name a file in another one");
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 int Report(const Common& common, const std::string& job_id, const ReportOptions& options) {
+  const std::string file = options.file.empty() ? job_id + ".html" : options.file;
+  if (const Status usable = CheckOutFile(file, job_id); !usable.ok()) return Fail(usable);
   auto client = ConnectTo(common);
   if (!client.ok()) return Fail(client.status());
   const auto job = (*client)->Get(job_id);
@@ -75,7 +100,6 @@ int Report(const Common& common, const std::string& job_id, const ReportOptions&
       }
     }
   }
-  const std::string file = options.file.empty() ? job_id + ".html" : options.file;
   const std::string html = ReportHtml(input);
   const Status written = runtime::WriteFileAtomically(file, html);
   if (!written.ok()) return Fail(written);

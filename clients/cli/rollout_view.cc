@@ -64,36 +64,17 @@ std::string TokenTable(const RolloutSample& sample) {
 }  // namespace
 
 std::string Escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-          out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out;
+  std::string doubled;
+  for (const char c : text) doubled += c == '\\' ? std::string("\\\\") : std::string(1, c);
+  return cluster::PrintableLine(doubled);
 }
 
 std::string FormatGroupId(uint64_t id) { return fmt::format("0x{:016x}", id); }
 
 bool ParseGroupId(std::string_view text, uint64_t* id) {
-  if (text.starts_with("0x") || text.starts_with("0X")) text.remove_prefix(2);
+  // Without the prefix, words such as "abc" would be ids.
+  if (!text.starts_with("0x") && !text.starts_with("0X")) return false;
+  text.remove_prefix(2);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *id, 16);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -101,7 +82,7 @@ bool ParseGroupId(std::string_view text, uint64_t* id) {
 std::string FormatRollout(const ListRolloutsResponse& group, bool tokens,
                           const cluster::Terminal& terminal) {
   std::string fate = !group.closed() ? "open" : group.trainable() ? "trainable" : group.reason();
-  if (group.closed() && !group.trainable()) fate = "not trained: " + fate;
+  if (group.closed() && !group.trainable()) fate = "not trained: " + Escape(fate);
   std::string text = terminal.Paint(
       cluster::Color::kBold, fmt::format("group {}  step {}  slot {}  candidate {}  version {}  {}",
                                          FormatGroupId(group.group_id()), group.step(),
@@ -118,8 +99,8 @@ std::string FormatRollout(const ListRolloutsResponse& group, bool tokens,
         sample.scored() ? fmt::format("reward {:g}", sample.reward()) : std::string("not scored"),
         sample.num_tokens(), Finish(sample.finish_reason()));
     if (!sample.logprobs().empty()) line += fmt::format("  log-prob {:.6f}", sum);
-    line += "  " + sample.worker_id();
-    if (!sample.model_fault().empty()) line += "  note: " + Escape(sample.model_fault());
+    line += "  " + cluster::PrintableLine(sample.worker_id());
+    if (!sample.model_fault().empty()) line += "  grader: " + Escape(sample.model_fault());
     const cluster::Color color = !sample.scored()      ? cluster::Color::kNone
                                  : sample.reward() > 0 ? cluster::Color::kGreen
                                                        : cluster::Color::kYellow;
@@ -127,7 +108,7 @@ std::string FormatRollout(const ListRolloutsResponse& group, bool tokens,
     if (sample.reward_components_size() > 0) {
       std::vector<std::string> parts;
       for (const auto& [name, value] : sample.reward_components()) {
-        parts.push_back(fmt::format("{} {:g}", name, value));
+        parts.push_back(fmt::format("{} {:g}", cluster::PrintableLine(name), value));
       }
       std::sort(parts.begin(), parts.end());
       text += fmt::format("  components: {}\n", fmt::join(parts, ", "));

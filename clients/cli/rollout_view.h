@@ -20,7 +20,7 @@ std::string FormatRollout(const orchestrator::v1::ListRolloutsResponse& group, b
 // Text on one line: control characters and backslashes escaped.
 std::string Escape(std::string_view text);
 
-// "0x0000000000100200"; and back, with or without 0x (false: not a hexadecimal number of 64 bits).
+// "0x0000000000100200"; and back (false: not 0x and a hexadecimal number of 64 bits).
 std::string FormatGroupId(uint64_t id);
 bool ParseGroupId(std::string_view text, uint64_t* id);
 

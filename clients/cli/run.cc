@@ -14,7 +14,7 @@ namespace titan::cli {
 int Fail(const Status& status) {
   std::cerr << "titanctl: " << cluster::Printable(MessageOf(status));
   if (const auto info = rpc::ErrorInfoOf(status); info.has_value() && !info->fix().empty()) {
-    std::cerr << "\nfix: " << info->fix();
+    std::cerr << "\nfix: " << cluster::Printable(info->fix());
   }
   std::cerr << std::endl;
   return ExitCodeOf(status);

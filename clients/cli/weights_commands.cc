@@ -103,19 +103,27 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
   if (!store.ok()) return Fail(store.status());
   std::vector<std::vector<std::string>> rows = {VersionHead()};
   Json out = Json::array();
+  size_t not_shown = 0;
   for (const auto& job : jobs) {
     const auto versions = (*store)->ListVersions(job.run_id());
     if (!versions.ok() && versions.status().code() == StatusCode::kNotFound) continue;
     if (!versions.ok()) return Fail(versions.status());
     for (const VersionInfo& version : versions->versions()) {
-      rows.push_back(VersionRow(job.job_id(), version));
+      if (options.all || Exists(version)) {
+        rows.push_back(VersionRow(job.job_id(), version));
+      } else {
+        ++not_shown;
+      }
       Json row = Json::parse(rpc::ToJsonText(version, /*all_fields=*/true), nullptr, false);
       row["job_id"] = job.job_id();
       out.push_back(std::move(row));
     }
   }
+  const std::string rest = NotShown(not_shown);
   if (!options.name.empty()) {  // of one job
-    std::cout << (common.json ? out.dump(2) + "\n" : cluster::FormatTable(rows)) << std::flush;
+    std::cout << (common.json ? out.dump(2) + "\n"
+                              : (rows.size() > 1 ? cluster::FormatTable(rows) : "") + rest)
+              << std::flush;
     return kExitOk;
   }
   const auto stored = (*store)->ListStoredModels();
@@ -136,7 +144,8 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
               << std::endl;
     return kExitOk;
   }
-  if (rows.size() > 1) std::cout << cluster::FormatTable(rows) << "\n";
+  if (rows.size() > 1) std::cout << cluster::FormatTable(rows);
+  std::cout << rest << (rows.size() > 1 || !rest.empty() ? "\n" : "");
   if (models.size() > 1) std::cout << cluster::FormatTable(models) << "\n";
   std::cout << fmt::format("disk: {} used, {} reserved, {} available\n",
                            MebiBytes(stored->disk_used_bytes()),

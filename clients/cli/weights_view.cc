@@ -45,6 +45,25 @@ bool IsReadable(const VersionInfo& version) {
   return IsMapped(version) || version.kept_bytes() > 0;
 }
 
+bool Exists(const VersionInfo& version) {
+  switch (version.state()) {
+    case VERSION_STATE_OPEN:
+    case VERSION_STATE_SEALED:
+    case VERSION_STATE_COMMITTED:
+    case VERSION_STATE_RETIRED:
+      return true;
+    default:
+      return version.kept_bytes() > 0;
+  }
+}
+
+std::string NotShown(size_t versions) {
+  if (versions == 0) return "";
+  return fmt::format(
+      "{} version{} neither in memory nor on disk {} not shown; show {} with: --all\n", versions,
+      versions == 1 ? "" : "s", versions == 1 ? "is" : "are", versions == 1 ? "it" : "them");
+}
+
 std::string MebiBytes(uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
 }

@@ -32,6 +32,10 @@ std::string StateOf(const weightstore::v1::VersionInfo& version);
 bool IsMapped(const weightstore::v1::VersionInfo& version);
 // They can, or they are on disk.
 bool IsReadable(const weightstore::v1::VersionInfo& version);
+// In memory (complete or not) or on disk; else only its record is left.
+bool Exists(const weightstore::v1::VersionInfo& version);
+// The line that says how many versions a list leaves out; empty for 0.
+std::string NotShown(size_t versions);
 // "12.3 MiB".
 std::string MebiBytes(uint64_t bytes);
 

@@ -35,7 +35,7 @@ std::string JobProgress::OnEvent(const WatchJobResponse& event) {
     case WatchJobResponse::kStateChanged: {
       job_ = event.state_changed();
       std::string text = fmt::format("job {}: {}", job_.job_id(), NameOf(job_.state()));
-      if (!job_.reason().empty()) text += fmt::format(" ({})", job_.reason());
+      if (!job_.reason().empty()) text += fmt::format(" ({})", PrintableLine(job_.reason()));
       const Color color = job_.state() == JOB_STATE_FAILED      ? Color::kRed
                           : job_.state() == JOB_STATE_SUCCEEDED ? Color::kGreen
                                                                 : Color::kBold;
@@ -49,7 +49,7 @@ std::string JobProgress::OnEvent(const WatchJobResponse& event) {
       evaluations_.push_back(report);
       if (!report.skipped_reason().empty()) {
         return fmt::format("evaluation of version {} was not made: {}\n", report.version(),
-                           report.skipped_reason());
+                           PrintableLine(report.skipped_reason()));
       }
       return terminal_.Paint(
                  Color::kBold,
@@ -62,7 +62,7 @@ std::string JobProgress::OnEvent(const WatchJobResponse& event) {
              "\n";
     }
     case WatchJobResponse::kMessage:
-      return event.message() + "\n";
+      return Printable(event.message()) + "\n";
     case WatchJobResponse::EVENT_NOT_SET:
       return "";
   }
@@ -75,10 +75,14 @@ std::string JobProgress::StepLine(const StepReport& step) const {
     if (report.skipped_reason().empty()) accuracy = fmt::format("{:.3f}", report.accuracy());
   }
   const std::string parity = FormatParity(step.parity());
+  const size_t digits = std::to_string(job_.steps_total()).size();
+  // Steps count from 0, as everywhere; what is done counts from 1.
   return fmt::format(
-      "step {:>3}/{}  reward {:.3f}  accuracy {:>5}  groups {}/{}  {:4.0f} tokens/s  {}  left {}\n",
-      step.step() + 1, job_.steps_total(), step.reward_mean(), accuracy, step.groups_trained(),
-      step.groups_trained() + step.groups_untrainable(), step.generated_tokens_per_second(),
+      "step {:>3} ({:>{}}/{})  reward {:.3f}  accuracy {:>5}  groups {}/{}  {:4.0f} tokens/s  {}  "
+      "left {}\n",
+      step.step(), step.step() + 1, digits, job_.steps_total(), step.reward_mean(), accuracy,
+      step.groups_trained(), step.groups_trained() + step.groups_untrainable(),
+      step.generated_tokens_per_second(),
       terminal_.Paint(Differs(step.parity()) ? Color::kRed : Color::kNone, parity),
       FormatSeconds(SecondsLeft()));
 }
@@ -140,7 +144,7 @@ std::string JobProgress::Summary() const {
   PlotSeries rewards{'*', "sampled reward of a step", {}};
   PlotSeries accuracy{'O', "greedy accuracy on held-out questions", {}};
   for (const StepReport& step : steps_) {
-    rewards.points.emplace_back(static_cast<double>(step.step()) + 1, step.reward_mean());
+    rewards.points.emplace_back(static_cast<double>(step.step()), step.reward_mean());
   }
   for (const EvaluationReport& report : evaluations_) {
     if (!report.skipped_reason().empty()) continue;

@@ -2,6 +2,7 @@
 #include "clients/cluster/terminal.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,11 @@ bool IsTerminal(int fd) { return isatty(fd) != 0; }
 
 Terminal Terminal::Stdout() {
   const char* no_color = std::getenv("NO_COLOR");
-  return Terminal(IsTerminal(STDOUT_FILENO) && (no_color == nullptr || no_color[0] == '\0'));
+  const bool colors = no_color == nullptr || no_color[0] == '\0';
+  if (!IsTerminal(STDOUT_FILENO)) return Terminal(false);
+  winsize size = {};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+  return Terminal(colors, known ? size.ws_col : 0);
 }
 
 std::string Terminal::Paint(Color color, std::string_view text) const {
@@ -59,28 +64,75 @@ std::string Printable(std::string_view text) {
   return out;
 }
 
-std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+std::string PrintableLine(std::string_view text) {
+  std::string out;
+  for (const char c : Printable(text)) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+namespace {
+
+constexpr size_t kMinCut = 8;
+
+// The first `columns` columns of a text.
+std::string_view Head(std::string_view text, size_t columns) {
+  size_t i = 0;
+  for (size_t width = 0; i < text.size(); ++i) {
+    const bool starts = (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+    if (starts && width++ == columns) break;
+  }
+  return text.substr(0, i);
+}
+
+}  // namespace
+
+std::string FormatTable(const std::vector<std::vector<Cell>>& rows, const Terminal& terminal) {
+  std::vector<std::vector<std::string>> texts;
   std::vector<size_t> widths;
   for (const auto& row : rows) {
+    auto& shown = texts.emplace_back();
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], VisibleWidth(row[i]));
+      shown.push_back(PrintableLine(row[i].text));
+      widths[i] = std::max(widths[i], VisibleWidth(shown[i]));
     }
   }
   std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      // Nothing follows but empty cells: no spaces at the end of the line.
-      const bool last = std::all_of(row.begin() + static_cast<ptrdiff_t>(i) + 1, row.end(),
-                                    [](const std::string& cell) { return cell.empty(); });
-      if (last) break;
-      line += std::string(widths[i] - VisibleWidth(row[i]) + 2, ' ');
+  for (size_t r = 0; r < rows.size(); ++r) {
+    // Nothing follows but empty cells: no spaces at the end of the line.
+    size_t cells = texts[r].size();
+    while (cells > 1 && texts[r][cells - 1].empty()) --cells;
+    size_t column = 0;
+    for (size_t i = 0; i < cells; ++i) {
+      std::string& cell = texts[r][i];
+      const size_t width = VisibleWidth(cell);
+      const bool last = i + 1 == cells;
+      if (last && terminal.width() > 0 && column + width > terminal.width()) {
+        const size_t room = terminal.width() > column ? terminal.width() - column : 0;
+        const size_t kept = std::max(room, kMinCut) - 3;
+        if (width > kept + 3) cell = std::string(Head(cell, kept)) + "...";
+      }
+      text += terminal.Paint(rows[r][i].color, cell);
+      if (!last) text += std::string(widths[i] - width + 2, ' ');
+      column += widths[i] + 2;
     }
-    text += line + "\n";
+    text += "\n";
   }
   return text;
+}
+
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::vector<Cell>> cells;
+  for (const auto& row : rows) cells.emplace_back(row.begin(), row.end());
+  return FormatTable(cells, Terminal(false));
 }
 
 std::string FormatSeconds(double seconds) {

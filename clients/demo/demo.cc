@@ -14,6 +14,7 @@
 #include "clients/cluster/progress.h"
 #include "clients/cluster/terminal.h"
 #include "clients/demo/demo_data.h"
+#include "clients/demo/demo_folder.h"
 #include "clients/demo/demo_result.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/files.h"
@@ -27,7 +28,7 @@ constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
 int Fail(const Status& status) {
-  std::cerr << "titan-demo: " << MessageOf(status) << std::endl;
+  std::cerr << "titan-demo: " << cluster::Printable(MessageOf(status)) << std::endl;
   return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
 }
 
@@ -38,13 +39,10 @@ StatusOr<config::v1::JobSpec> WriteInputs(const DemoOptions& options, const std:
   demo.data_path = folder + "/additions.jsonl";
   demo.steps = options.steps;
   demo.seed = options.seed;
-  if (!std::filesystem::exists(demo.model_path)) {
-    return NotFound("model '" + demo.model_path + "' does not exist; make setup unpacks it");
-  }
   TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(demo.data_path, DataText()));
   const config::v1::JobSpec job = MakeJob(demo);
-  TITAN_RETURN_IF_ERROR(
-      runtime::WriteFileAtomically(folder + "/job.json", rpc::ToJsonText(job) + "\n"));
+  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(
+      folder + "/job.json", rpc::ToJsonText(job, /*all_fields=*/false) + "\n"));
   return job;
 }
 
@@ -68,7 +66,7 @@ StatusOr<orchestrator::v1::Job> Train(const config::v1::JobSpec& spec, cluster::
                                       cluster::JobProgress* progress) {
   TITAN_ASSIGN_OR_RETURN(const auto submitted, client.Submit(spec));
   for (const std::string& warning : submitted.warnings())
-    std::cout << "warning: " << warning << "\n";
+    std::cout << "warning: " << cluster::Printable(warning) << "\n";
   return client.Watch(submitted.job_id(), 0, [&](const orchestrator::v1::WatchJobResponse& event) {
     std::cout << progress->OnEvent(event) << std::flush;
   });
@@ -82,26 +80,15 @@ orchestrator::v1::Job LostJob(const cluster::JobProgress& progress, const std::s
   return job;
 }
 
-// Says in the folder that this program made it, so that a later run may delete what this one
-// leaves. A cluster that stands there without that word is somebody else's.
-Status ClaimFolder(const std::string& folder, const std::string& cluster_folder) {
-  const std::string mark = folder + "/.titan-demo";
-  if (std::filesystem::exists(mark)) return OkStatus();
-  // Demos of an earlier version left no mark, but their data beside a cluster.
-  const bool earlier = std::filesystem::exists(folder + "/additions.jsonl") &&
-                       std::filesystem::exists(cluster::LockPath(cluster_folder));
-  if (std::filesystem::exists(cluster_folder) && !earlier) {
-    return InvalidArgument("'" + cluster_folder +
-                           "' was not made by titan-demo, which would delete it; choose another "
-                           "folder with --output, or move it away");
-  }
-  return runtime::WriteFileAtomically(mark, "titan-demo deletes what it left in this folder\n");
-}
-
 }  // namespace
 
 int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   std::error_code error;
+  if (!std::filesystem::exists(options.model, error)) {
+    return Fail(InvalidArgument("--model '" + options.model +
+                                "' does not exist; name a GGUF file of SmolLM2-135M-Instruct, or "
+                                "leave --model out after `make setup`, which unpacks one"));
+  }
   const std::string folder = std::filesystem::weakly_canonical(options.output, error).string();
   if (error) return Fail(InvalidArgument("--output '" + options.output + "': " + error.message()));
   const Status made = runtime::MakeWritableFolder(folder);
@@ -116,7 +103,8 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   }
   const Status ours = ClaimFolder(folder, config->data_folder());
   if (!ours.ok()) return Fail(ours);
-  std::filesystem::remove_all(config->data_folder(), error);
+  const Status emptied = RemoveClusterFiles(config->data_folder());
+  if (!emptied.ok()) return Fail(emptied);
   std::filesystem::remove(result_path, error);
   const auto spec = WriteInputs(options, folder);
   if (!spec.ok()) return Fail(spec.status());
@@ -135,8 +123,8 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
       cluster::Cluster::Start(std::move(cluster_options), [&] { return signal.requested(); });
   if (!cluster.ok()) {
     const bool interrupted = cluster.status().code() == StatusCode::kCancelled;
-    Fail(cluster.status());
-    return interrupted ? kExitInterrupted : kExitFailed;
+    const int code = Fail(cluster.status());
+    return interrupted ? kExitInterrupted : code;
   }
   std::vector<std::vector<std::string>> table = {{"PROCESS", "PID"}};
   for (const auto& process : (*cluster)->processes()) {
@@ -172,7 +160,9 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
       result_path, ResultText(*job, progress, (*cluster)->processes(), failures));
   if (!written.ok()) return Fail(written);
   std::cout << "result: " << result_path << std::endl;
-  for (const std::string& failure : failures) std::cerr << "titan-demo: " << failure << std::endl;
+  for (const std::string& failure : failures) {
+    std::cerr << "titan-demo: " << cluster::Printable(failure) << std::endl;
+  }
   if (interrupted) return kExitInterrupted;
   return failures.empty() ? 0 : kExitFailed;
 }

@@ -112,6 +112,13 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
   EXPECT_NE(digest, imported["weights_digest"]);
   ASSERT_EQ(Titanctl("weights ls"), 0);
   EXPECT_NE(output_.find("KEPT"), std::string::npos) << output_;
+  EXPECT_EQ(output_.find("FREE"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("2 versions neither in memory nor on disk are not shown"),
+            std::string::npos)
+      << output_;
+  ASSERT_EQ(Titanctl("weights ls --all"), 0);
+  EXPECT_NE(output_.find("FREE"), std::string::npos) << output_;
+  EXPECT_EQ(output_.find("not shown"), std::string::npos) << output_;
   EXPECT_NE(output_.find("base"), std::string::npos) << output_;
   ASSERT_EQ(Titanctl("weights verify job-1"), 0) << errors_;
   EXPECT_NE(output_.find("on disk have the recorded digest " + digest), std::string::npos);

@@ -88,7 +88,7 @@ TEST_F(CliTest, AJobOnUploadedDataFromSubmitToReport) {
 
   ASSERT_EQ(Titanctl(job + " -w"), 0) << output_ << errors_;
   EXPECT_NE(output_.find("job job-1: SUCCEEDED"), std::string::npos) << output_;
-  EXPECT_NE(output_.find("step   3/3"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("step   2 (3/3)"), std::string::npos) << output_;
 
   const json listed = Json("list");
   ASSERT_EQ(listed["jobs"].size(), 1u);
@@ -248,7 +248,8 @@ TEST_F(CliTest, WhatIsWrongIsRefusedByNameAndLeavesNothing) {
   std::ofstream(Path("bad.jsonl"))
       << "{\"id\": 1, \"prompt\": \"a\"}\n{\"id\": 2, \"prompt\": 3}\n";
   EXPECT_EQ(Titanctl("data upload " + Path("bad.jsonl")), 2);
-  EXPECT_NE(errors_.find("bad.jsonl:2: prompt"), std::string::npos) << errors_;
+  EXPECT_NE(errors_.find("titanctl: " + Path("bad.jsonl") + ":2: prompt"), std::string::npos)
+      << errors_;
   std::ofstream(Path("empty.jsonl")) << "";
   EXPECT_EQ(Titanctl("data upload " + Path("empty.jsonl")), 2);
   EXPECT_NE(errors_.find("empty.jsonl"), std::string::npos) << errors_;

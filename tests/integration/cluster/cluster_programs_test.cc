@@ -352,6 +352,54 @@ TEST_F(ClusterProgramsTest, AnOrchestratorThatIsNotThereIsNamedWithAFix) {
   }
 }
 
+// Nothing listens: what is wrong with the command line is said before anything is asked.
+TEST_F(ClusterProgramsTest, WrongUseIsCode2AndNamesItsFix) {
+  const std::string nowhere = " --address 127.0.0.1:1";
+  Shell("mkfifo " + folder_ + "/fifo");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"report job-1 --out " + folder_ + nowhere,
+       "--out '" + folder_ + "' is a folder; name a file, for example --out " + folder_ +
+           "/job-1.html"},
+      {"report job-1 --out /nonexist/a.html" + nowhere,
+       "--out '/nonexist/a.html': the folder '/nonexist' does not exist; make it"},
+      {"doctor --config " + folder_ + "/nope.json", "nope.json': No such file"},
+      {"up --check_config --config " + folder_ + "/nope.json", "nope.json': No such file"},
+      {"data upload " + folder_ + "/nope.jsonl" + nowhere,
+       "'" + folder_ + "/nope.jsonl' does not exist"},
+      {"data upload " + folder_ + "/fifo" + nowhere,
+       "'" + folder_ + "/fifo' is a pipe or device; give a file"},
+      {"data upload " + folder_ + nowhere, "'" + folder_ + "' is a folder; give a file"},
+      {"rollouts job-1 --group abc" + nowhere, "--group abc: is no group id; wants one as"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    EXPECT_EQ(Shell("timeout 5 " + (bin_ / "titanctl").string() + " " + arguments), 2) << output_;
+    EXPECT_NE(output_.find(message), std::string::npos) << output_;
+  }
+  // A sparse file takes no room.
+  Shell("truncate -s 1100M " + folder_ + "/big.jsonl");
+  EXPECT_EQ(Titanctl("data upload " + folder_ + "/big.jsonl" + nowhere), 2);
+  EXPECT_NE(output_.find("has 1.1 GiB; data upload takes at most 1.0 GiB; name larger files by"),
+            std::string::npos)
+      << output_;
+  const std::string demo = (bin_ / "titan-demo").string() + " --steps 2 --output " + folder_ + "/d";
+  EXPECT_EQ(Shell(demo + " --model " + folder_ + "/nope.gguf"), 2);
+  EXPECT_NE(output_.find("nope.gguf' does not exist; name a GGUF file"), std::string::npos)
+      << output_;
+  EXPECT_FALSE(fs::exists(folder_ + "/d"));
+  std::ofstream(folder_ + "/bad.json") << R"({"num_generators": 0})";
+  EXPECT_EQ(Shell(demo + " --model " + folder_ + "/model.gguf --cluster " + folder_ + "/bad.json"),
+            2);
+  EXPECT_NE(output_.find("num_generators: is 0; valid: 1 to 64"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, AMetricThatNobodyHasIsAnError) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("metrics --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("metrics --name nothing --data " + data_), 7);
+  EXPECT_NE(output_.find("no metric has 'nothing' in its name"), std::string::npos) << output_;
+  EXPECT_EQ(output_.find("DAEMON"), std::string::npos) << output_;
+}
+
 TEST_F(ClusterProgramsTest, DemoLeavesWhatItDidNotMake) {
   const std::string foreign = folder_ + "/foreign";
   EXPECT_EQ(Shell("mkdir -p " + foreign + "/cluster && echo mine > " + foreign + "/cluster/file"),
@@ -362,6 +410,18 @@ TEST_F(ClusterProgramsTest, DemoLeavesWhatItDidNotMake) {
   EXPECT_NE(output_.find("was not made by titan-demo"), std::string::npos) << output_;
   EXPECT_EQ(Shell("cat " + foreign + "/cluster/file"), 0);
   EXPECT_EQ(output_, "mine\n");
+  // Nor what was put into its own folder later; then nothing of it goes.
+  const std::string own = folder_ + "/own";
+  EXPECT_EQ(Shell(demo + own), 0) << output_;
+  EXPECT_EQ(Shell("echo mine > " + own + "/cluster/notes"), 0);
+  EXPECT_EQ(Shell(demo + own), 2) << output_;
+  EXPECT_NE(output_.find("own/cluster/notes' was not made by titan-demo"), std::string::npos)
+      << output_;
+  EXPECT_TRUE(fs::exists(own + "/cluster/notes"));
+  EXPECT_TRUE(fs::exists(own + "/cluster/supervisor.json"));
+  EXPECT_TRUE(fs::exists(own + "/result.json"));
+  fs::remove(own + "/cluster/notes");
+  EXPECT_EQ(Shell(demo + own), 0) << output_;
 }
 
 TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {

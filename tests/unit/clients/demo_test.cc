@@ -2,13 +2,17 @@
 // Goal: the demo's data is the 441 questions, its result has every promised key and its verdict
 // fails when parity fails, is missing, or the job did not succeed.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 
 #include <nlohmann/json.hpp>
 
 #include "clients/demo/demo_data.h"
+#include "clients/demo/demo_folder.h"
 #include "clients/demo/demo_result.h"
 
 namespace titan::demo {
@@ -32,6 +36,57 @@ TEST(DemoDataTest, EveryPairOnceWithItsAnswer) {
   EXPECT_EQ(n, 441);
   EXPECT_EQ(ids.size(), 441u);
   EXPECT_TRUE(ids.contains("add-00-05"));
+}
+
+class DemoFolderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/titan_demo_folder_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern), nullptr);
+    folder_ = std::string(pattern) + "/cluster";
+    for (const char* file :
+         {"cluster.lock", "endpoints.json", "supervisor.json", "format.json",
+          "supervisor.json.new.12", "config/trainer.json", "config/trainer.json.new.7",
+          "logs/generator-0.log", "orchestrator/journal/1", "weightstore/x", "trainer/e.json",
+          "reward/e.json", "generator-0/e.json", "generator-12/e.json"}) {
+      Make(file);
+    }
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_ + "/.."); }
+  void Make(const std::string& file) {
+    const std::filesystem::path path = folder_ + "/" + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << "x";
+  }
+  std::string folder_;
+};
+
+TEST_F(DemoFolderTest, WhatAClusterMadeGoes) {
+  ASSERT_TRUE(RemoveClusterFiles(folder_).ok()) << RemoveClusterFiles(folder_);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(RemoveClusterFiles(folder_).ok());
+  EXPECT_TRUE(RemoveClusterFiles(folder_ + "/none").ok());
+}
+
+TEST_F(DemoFolderTest, WhatIsSomebodyElsesStaysAndSoDoesTheRest) {
+  for (const char* foreign : {"precious.txt", "generator-", "generator-1x/a", "notes/a",
+                              "logs/readme.txt", "config/sub/a.json", "endpoints.json2"}) {
+    Make(foreign);
+    const Status status = RemoveClusterFiles(folder_);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << foreign;
+    const std::string top = std::string(foreign).starts_with("config")
+                                ? "config/sub"
+                                : std::string(foreign).substr(0, std::string(foreign).find("/a"));
+    EXPECT_NE(MessageOf(status).find("'" + folder_ + "/" + top + "' was not made by titan-demo"),
+              std::string::npos)
+        << status;
+    EXPECT_TRUE(std::filesystem::exists(folder_ + "/" + foreign));
+    EXPECT_TRUE(std::filesystem::exists(folder_ + "/orchestrator/journal/1")) << foreign;
+    std::filesystem::remove_all(folder_ + "/" + top);
+  }
+  Make("one");
+  Make("two");
+  EXPECT_NE(MessageOf(RemoveClusterFiles(folder_)).find("one' and 1 more were"), std::string::npos);
 }
 
 class DemoResultTest : public ::testing::Test {

@@ -52,6 +52,11 @@ TEST(StoreTest, WhatOneSidePublishesTheOtherMapsWithoutACopy) {
   EXPECT_TRUE(slot->HeaderUnchanged());
   EXPECT_EQ(host.store().ListVersions("run")->at(0).holders,
             std::vector<std::string>{"generator-0"});
+  auto again = reader.Acquire("run", 0, false);  // a second lease, no second holder
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(host.store().ListVersions("run")->at(0).holders,
+            std::vector<std::string>{"generator-0"});
+  ASSERT_TRUE(reader.Release(*std::move(again)).ok());
   ASSERT_TRUE(reader.Release(*std::move(slot)).ok());
   EXPECT_TRUE(host.store().ListVersions("run")->at(0).holders.empty());
 }

@@ -78,6 +78,19 @@ TEST(ArgumentsTest, MisspeltCommandsAndOptionsNameTheNearest) {
   EXPECT_NE(Refused({"conquer"}).text.find("unknown command 'conquer'\n"), std::string::npos);
 }
 
+TEST(ArgumentsTest, AnOptionBeforeItsCommandIsSentBehindIt) {
+  const Answer answer = Refused({"--data", "run", "list"});
+  EXPECT_EQ(answer.exit_code, kExitUsage);
+  EXPECT_EQ(answer.text,
+            "titanctl: the option '--data' belongs after the command: titanctl list --data ...\n"
+            "see: titanctl --help\n");
+  EXPECT_NE(Refused({"weights", "--to", "x", "export"}).text.find("titanctl weights export --to"),
+            std::string::npos);
+  EXPECT_NE(Refused({"--data=run"}).text.find("titanctl COMMAND --data"), std::string::npos);
+  EXPECT_NE(Refused({"--dta", "run", "list"}).text.find("unknown option '--dta'"),
+            std::string::npos);
+}
+
 TEST(ArgumentsTest, WrongUseSaysWhatIsMissingAndWhereTheHelpIs) {
   EXPECT_EQ(Refused({}).exit_code, kExitUsage);
   const Answer answer = Refused({"watch"});

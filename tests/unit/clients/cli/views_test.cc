@@ -8,11 +8,15 @@
 #include <cmath>
 #include <fstream>
 
+#include <nlohmann/json.hpp>
+
 #include "clients/cli/job_view.h"
 #include "clients/cli/log_view.h"
 #include "clients/cli/metrics_view.h"
 #include "clients/cli/rollout_view.h"
 #include "clients/cli/weights_view.h"
+#include "clients/cluster/progress.h"
+#include "services/rpc/config.h"
 
 namespace titan::cli {
 namespace {
@@ -25,8 +29,32 @@ TEST(TableTest, ColoursAndCodePointsDoNotShiftColumns) {
   const std::string red = colors.Paint(cluster::Color::kRed, "bad");
   EXPECT_EQ(cluster::VisibleWidth(red), 3u);
   EXPECT_EQ(cluster::VisibleWidth("\xc3\xa4\xe2\x86\x92"), 2u);
-  EXPECT_EQ(cluster::FormatTable({{"A", "B", "C"}, {red, "x", ""}, {"long", "", ""}}),
-            "A     B  C\n" + red + "   x\nlong\n");
+  using Rows = std::vector<std::vector<cluster::Cell>>;
+  const Rows rows = {{"A", "B", "C"}, {{"bad", cluster::Color::kRed}, "x", ""}, {"long", "", ""}};
+  EXPECT_EQ(cluster::FormatTable(rows, colors), "A     B  C\n" + red + "   x\nlong\n");
+  EXPECT_EQ(cluster::FormatTable(rows, Terminal(false)), "A     B  C\nbad   x\nlong\n");
+}
+
+TEST(TableTest, CellsCannotSpeakToTheTerminal) {
+  const std::string text =
+      cluster::FormatTable({{"A", "B"}, {"\x1b[2Jx\n", "\x1b]0;t\x07\xc2\x9b\t"}});
+  EXPECT_EQ(text, "A           B\n\\x1b[2Jx\\n  \\x1b]0;t\\x07\\x9b\\t\n");
+  EXPECT_EQ(cluster::PrintableLine("a\n\tb\\"), "a\\n\\tb\\");
+}
+
+TEST(TableTest, TheLastCellIsCutToTheTerminal) {
+  const std::string reason = "a reason that goes on\xc3\xa4 and on";
+  const auto last_line = [&](size_t width) {
+    const std::vector<std::vector<cluster::Cell>> rows = {{"JOB", "REASON"}, {"job-1", reason}};
+    const std::string text = cluster::FormatTable(rows, Terminal(false, width));
+    return text.substr(text.find('\n') + 1);
+  };
+  EXPECT_EQ(last_line(0), "job-1  " + reason + "\n");
+  EXPECT_EQ(last_line(36), "job-1  " + reason + "\n");  // fits exactly
+  EXPECT_EQ(last_line(35), "job-1  a reason that goes on\xc3\xa4 an...\n");
+  EXPECT_EQ(last_line(32), "job-1  a reason that goes on\xc3\xa4...\n");
+  EXPECT_EQ(last_line(31), "job-1  a reason that goes on...\n");
+  EXPECT_EQ(last_line(1), "job-1  a rea...\n");  // a little of it always stays
 }
 
 Job SomeJob() {
@@ -63,6 +91,63 @@ TEST(JobViewTest, ListAndDetailSayStateStepsAndReason) {
   EXPECT_NE(detail.find("not made: retired"), std::string::npos) << detail;
   EXPECT_NE(detail.find("\"seed\": 3"), std::string::npos) << detail;
   EXPECT_EQ(ExitCodeOf(SomeJob()), kExitJobFailed);
+}
+
+TEST(JobViewTest, TheOrchestratorSaysWhichJobsItHas) {
+  ListJobsResponse jobs;
+  *jobs.add_jobs() = SomeJob();
+  EXPECT_EQ(DoingOf(jobs), "ready, no job to do");
+  Job job = SomeJob();
+  job.set_state(JOB_STATE_QUEUED);
+  *jobs.add_jobs() = job;
+  EXPECT_EQ(DoingOf(jobs), "ready, 1 queued");
+  job.set_state(JOB_STATE_RUNNING);
+  job.set_job_id("job-2");
+  *jobs.add_jobs() = job;
+  EXPECT_EQ(DoingOf(jobs), "ready, job-2 is RUNNING, 1 queued");
+}
+
+TEST(JobViewTest, NamesReasonsAndMessagesAreHarmless) {
+  Job job = SomeJob();
+  job.set_name("a\x1b[31mb");
+  job.set_reason("no\x1b[2J\nline");
+  job.mutable_evaluations(1)->set_skipped_reason("\x1b[1A");
+  job.mutable_spec()->set_name("\xc2\x9b");
+  ListJobsResponse jobs;
+  *jobs.add_jobs() = job;
+  const Terminal plain(false);
+  cluster::JobProgress progress(plain);
+  WatchJobResponse change, message, evaluation;
+  *change.mutable_state_changed() = job;
+  message.set_message("\x1b]0;x\x07");
+  *evaluation.mutable_evaluation_done() = job.evaluations(1);
+  std::string all = FormatJobs(jobs, 0, plain) + FormatJob(job, 0, plain);
+  for (const auto& event : {change, message, evaluation}) all += progress.OnEvent(event);
+  for (const char* bad : {"\x1b", "\x07", "\xc2\x9b"}) {
+    EXPECT_EQ(all.find(bad), std::string::npos) << all;
+  }
+  EXPECT_NE(all.find("no\\x1b[2J\\nline"), std::string::npos) << all;
+}
+
+TEST(JobViewTest, JsonHasZeroFieldsAndNullForWhatIsNotThere) {
+  Job job = SomeJob();
+  const auto json = nlohmann::json::parse(rpc::ToJsonText(job));
+  EXPECT_EQ(json["last_step"]["step"], 0);
+  EXPECT_EQ(json["last_step"]["parity"].is_null(), true);
+  EXPECT_EQ(json["evaluations"][0]["version"], 0);
+  EXPECT_EQ(json["evaluations"][0]["skipped_reason"], "");
+  EXPECT_TRUE(json["spec"]["training"].is_null());
+  job.mutable_parity()->set_tokens_compared(7);
+  job.clear_last_step();
+  const auto without = nlohmann::json::parse(rpc::ToJsonText(job));
+  EXPECT_EQ(without["parity"]["tokens_differing"], 0);
+  EXPECT_TRUE(without["last_step"].is_null());
+  WatchJobResponse event;
+  event.mutable_step_done();
+  const auto done = nlohmann::json::parse(rpc::ToJsonText(event));
+  EXPECT_EQ(done["step_done"]["step"], 0);
+  EXPECT_FALSE(done.contains("message"));  // another member of the oneof
+  EXPECT_EQ(rpc::ToJsonText(event, /*all_fields=*/false, -1), "{\"step_done\":{}}");
 }
 
 TEST(RolloutViewTest, EveryTokenHasItsLogProbAndVersion) {
@@ -104,9 +189,9 @@ TEST(RolloutViewTest, GroupIdsReadBackAndControlBytesAreEscaped) {
   uint64_t id = 0;
   EXPECT_TRUE(ParseGroupId(FormatGroupId(0xfedcba9876543210), &id));
   EXPECT_EQ(id, 0xfedcba9876543210u);
-  EXPECT_TRUE(ParseGroupId("3000100", &id));
+  EXPECT_TRUE(ParseGroupId("0x3000100", &id));
   EXPECT_EQ(id, 0x3000100u);
-  for (const char* bad : {"", "0x", "12g", "0x11112222333344445", "-1"}) {
+  for (const char* bad : {"", "0x", "0x12g", "0x11112222333344445", "-1", "0x-1", "abc", "3000"}) {
     EXPECT_FALSE(ParseGroupId(bad, &id)) << bad;
   }
   EXPECT_EQ(Escape("a\\\x1b[2J\t"), "a\\\\\\x1b[2J\\t");
@@ -114,8 +199,16 @@ TEST(RolloutViewTest, GroupIdsReadBackAndControlBytesAreEscaped) {
             "\u00e4\\x1b[31m\n\t\\x7f\\x9b1m\\");
   ListRolloutsResponse group;
   group.set_prompt("\x1b]0;title\x07");
+  group.set_closed(true);
+  group.set_reason("\x1b[1m");
   group.add_samples()->set_text("\x1b[31mred");
-  EXPECT_EQ(FormatRollout(group, false, Terminal(false)).find('\x1b'), std::string::npos);
+  group.mutable_samples(0)->set_worker_id("\x1b");
+  group.mutable_samples(0)->set_model_fault("the pattern is not in the reply\x1b");
+  (*group.mutable_samples(0)->mutable_reward_components())["\x1b"] = 1;
+  const std::string text = FormatRollout(group, false, Terminal(false));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_NE(text.find("grader: the pattern is not in the reply"), std::string::npos) << text;
+  EXPECT_EQ(text.find("fault"), std::string::npos) << text;
 }
 
 TEST(LogViewTest, LinesAreReadableAndForeignTextStays) {
@@ -128,8 +221,13 @@ TEST(LogViewTest, LinesAreReadableAndForeignTextStays) {
             "             trainer      Segmentation fault");
   EXPECT_EQ(FormatLogLine("{\"a\":", "t", plain).substr(26), "{\"a\":");
   EXPECT_EQ(FormatLogLine("\x1b[2J", "t", plain).substr(26), "\\x1b[2J");
-  EXPECT_EQ(FormatLogLine(R"({"event":"e","reason":"\u001b[2J"})", "t", plain).find('\x1b'),
-            std::string::npos);
+  for (const char* line :
+       {R"({"event":"e","reason":"\u001b[2J"})", R"({"event":"e","time":"\u001b"})",
+        R"({"event":"\u001b","level":"\u001b"})", R"({"event":"e","\u001b":["\u009b"]})"}) {
+    const std::string shown = FormatLogLine(line, "t", plain);
+    EXPECT_EQ(shown.find('\x1b'), std::string::npos) << shown;
+    EXPECT_EQ(shown.find("\xc2\x9b"), std::string::npos) << shown;
+  }
 }
 
 TEST(LogViewTest, MergesByTimeAndKeepsTheLast) {
@@ -179,6 +277,41 @@ TEST(MetricsViewTest, ReadsSamplesLabelsAndSkipsBuckets) {
   EXPECT_EQ(FormatValue({"a_slot_bytes", {}, 3.0 * (1 << 30)}), "3.00 GiB");
   EXPECT_EQ(FormatValue({"a_seconds_sum", {}, 0.5}), "0.500 s");
   EXPECT_EQ(FormatValue({"a_seconds_count", {}, 12}), "12");
+}
+
+TEST(MetricsViewTest, AMetricThatIsNotThereIsSaidWithTheNearest) {
+  const std::vector<std::string> names = {"titan_parity_tokens_total", "titan_steps_total"};
+  Status status = NoSuchMetric("titan_step_total", names, "run");
+  EXPECT_EQ(ExitCodeOf(status), kExitNoSuchThing);
+  EXPECT_EQ(MessageOf(status),
+            "no metric has 'titan_step_total' in its name; did you mean 'titan_steps_total'? see "
+            "them all with: titanctl metrics --data run");
+  EXPECT_NE(MessageOf(NoSuchMetric("partiy", names, "run")).find("did you mean 'parity'?"),
+            std::string::npos);
+  EXPECT_EQ(MessageOf(NoSuchMetric("nothing", names, "run")).find("did you"), std::string::npos);
+}
+
+TEST(WeightsViewTest, WhatIsNeitherInMemoryNorOnDiskIsCountedNotShown) {
+  using namespace weightstore::v1;  // NOLINT: its states
+  const auto exists = [](VersionState state, uint64_t kept) {
+    VersionInfo version;
+    version.set_state(state);
+    version.set_kept_bytes(kept);
+    return Exists(version);
+  };
+  for (const auto state :
+       {VERSION_STATE_OPEN, VERSION_STATE_SEALED, VERSION_STATE_COMMITTED, VERSION_STATE_RETIRED}) {
+    EXPECT_TRUE(exists(state, 0)) << state;
+  }
+  for (const auto state : {VERSION_STATE_FREE, VERSION_STATE_ABORTED, VERSION_STATE_LOST}) {
+    EXPECT_FALSE(exists(state, 0)) << state;
+    EXPECT_TRUE(exists(state, 1)) << state;
+  }
+  EXPECT_EQ(NotShown(0), "");
+  EXPECT_EQ(NotShown(1),
+            "1 version neither in memory nor on disk is not shown; show it with: --all\n");
+  EXPECT_EQ(NotShown(3),
+            "3 versions neither in memory nor on disk are not shown; show them with: --all\n");
 }
 
 TEST(WeightsViewTest, NamesAreReadAndTheNewestReadableVersionIsChosen) {

@@ -180,7 +180,7 @@ TEST(ProgressTest, LinesSayWhatTheEventsSay) {
   EXPECT_EQ(progress.OnEvent(event), "job job-1: RUNNING\n");
   *event.mutable_step_done() = Step(0, 0, 0, 100);
   EXPECT_EQ(progress.OnEvent(event),
-            "step   1/3  reward 0.250  accuracy     -  groups 7/8     0 tokens/s  "
+            "step   0 (1/3)  reward 0.250  accuracy     -  groups 7/8     0 tokens/s  "
             "log-prob difference max 0, tokens differing 0 of 100  left 20s\n");
   event.mutable_evaluation_done()->set_version(1);
   event.mutable_evaluation_done()->set_accuracy(0.5);
