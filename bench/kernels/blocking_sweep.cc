@@ -87,8 +87,7 @@ void Run(int threads, int rounds, Isa isa) {
       {"row_block_floats", &Blocking::row_block_floats, {32768, 65536, 131072, 196608, 262144}},
       {"whole_chain", &Blocking::whole_chain, {1024, 2048, 4096, 8192}},
       {"chain_part", &Blocking::chain_part, {512, 1024, 2048}},
-      {"long_chain_rows", &Blocking::long_chain_rows, {56, 98, 196, 392}},
-      {"tasks_per_thread", &Blocking::tasks_per_thread, {2, 4, 6, 8, 12}}};
+      {"long_chain_rows", &Blocking::long_chain_rows, {56, 98, 196, 392}}};
   std::vector<Operands> operands;
   for (const Shape& shape : kShapes) operands.emplace_back(shape);
   std::printf("%s, %d threads; * is in use; speed against it\n%-28s %6s ",

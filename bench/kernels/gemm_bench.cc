@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ namespace titan::kernels {
 namespace {
 
 constexpr int64_t kWeightBytes = 128 << 20;
+constexpr size_t kAlignment = 4096;
 constexpr int kRuns = 7;
 constexpr double kRunSeconds = 0.08;
 
@@ -40,9 +42,13 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
   } else if (!PackPanels(pool, rows.data(), n, k, one.data())) {
     std::exit(1);
   }
-  std::vector<W> weights;
-  weights.reserve(static_cast<size_t>(size * copies));
-  for (int64_t c = 0; c < copies; ++c) weights.insert(weights.end(), one.begin(), one.end());
+  // Aligned as a weight slot is.
+  std::vector<W> memory(static_cast<size_t>(size * copies) + kAlignment / sizeof(W));
+  void* aligned = memory.data();
+  size_t space = memory.size() * sizeof(W);
+  W* weights = static_cast<W*>(
+      std::align(kAlignment, static_cast<size_t>(size * copies) * sizeof(W), aligned, space));
+  for (int64_t c = 0; c < copies; ++c) std::copy(one.begin(), one.end(), weights + c * size);
   const std::vector<float> x = RandomFloats(m * k, 4);
   std::vector<float> out(static_cast<size_t>(m * n));
   const int leaves = LeafCount(k, 0);
@@ -54,7 +60,7 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
     int64_t calls = 0;
     for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
       Linear(pool, {x.data(), k, m, k, inputs},
-             {weights.data() + copy * size, n, leaves, nullptr, out.data(), n});
+             {weights + copy * size, n, leaves, nullptr, out.data(), n});
       copy = (copy + 1) % copies;
     }
     if (run > 0) {

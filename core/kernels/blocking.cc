@@ -8,17 +8,15 @@ namespace {
 
 // Measured by bench/kernels/blocking_sweep.cc on a Zen 4 with 1 MiB of second-level cache a core.
 // Around these values the speed is flat within 1 %; chains of 8192 steps in one go cost 16 % with
-// AVX-512 and 44 % with AVX2, two tasks a thread 5 % and 11 % where chains are long.
+// AVX-512 and 44 % with AVX2.
 constexpr Blocking kMeasuredAvx2 = {.row_block_floats = 128 * 1024,
                                     .whole_chain = 2048,
                                     .chain_part = 1024,
-                                    .long_chain_rows = 196,
-                                    .tasks_per_thread = 6};
+                                    .long_chain_rows = 196};
 constexpr Blocking kMeasuredAvx512 = {.row_block_floats = 128 * 1024,
                                       .whole_chain = 2048,
                                       .chain_part = 1024,
-                                      .long_chain_rows = 196,
-                                      .tasks_per_thread = 8};
+                                      .long_chain_rows = 196};
 
 Blocking& Of(Isa isa) {
   static Blocking avx2 = kMeasuredAvx2, avx512 = kMeasuredAvx512;
@@ -31,7 +29,7 @@ const Blocking& CurrentBlocking() { return Of(CurrentIsa()); }
 
 void SetBlocking(Isa isa, const Blocking& blocking) {
   TITAN_CHECK(blocking.row_block_floats > 0 && blocking.whole_chain > 0 &&
-              blocking.long_chain_rows > 0 && blocking.tasks_per_thread > 0);
+              blocking.long_chain_rows > 0);
   TITAN_CHECK(blocking.chain_part > 0 && blocking.chain_part % 2 == 0);
   Of(isa) = blocking;
 }

@@ -23,8 +23,6 @@ struct Blocking {
   // are parked in memory.
   int64_t chain_part;
   int64_t long_chain_rows;
-  // Tasks that every thread gets of one call, where there are several threads.
-  int64_t tasks_per_thread;
 
   bool operator==(const Blocking&) const = default;
 };

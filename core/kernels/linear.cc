@@ -2,8 +2,8 @@
 #include "core/kernels/linear.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "core/base/check.h"
@@ -22,13 +22,8 @@ using internal::Scratch;
 using internal::ScratchFloats;
 using internal::TileKernels;
 
-// Panels of one task so that every thread gets several tasks of each row block.
-int64_t PanelsPerTask(const Pool& pool, int64_t panels, int64_t row_blocks) {
-  if (pool.size() == 1) return panels;
-  const int64_t wanted = pool.size() * CurrentBlocking().tasks_per_thread;
-  const int64_t groups = std::max<int64_t>(1, (wanted + row_blocks - 1) / row_blocks);
-  return std::max<int64_t>(1, panels / groups);
-}
+// Tasks that every thread gets of a weight gradient, at least, if there are several threads.
+constexpr int64_t kGradientTasks = 8;
 
 int ColumnsOf(int64_t panel, int64_t n) {
   return static_cast<int>(std::min(kPanelColumns, n - panel * kPanelColumns));
@@ -43,12 +38,11 @@ const float* BiasOf(const float* bias, int64_t panel, int columns, float* padded
   return padded;
 }
 
-// Packed rows times one matrix. The panels of a call's products are numbered through; those of this
-// one start at first_panel. Where they overlap the products are terms of a sum, in their order.
-template <typename W, typename A>
+// Rows times one matrix. The panels of a call's products are numbered through; those of this one
+// start at first_panel. Where they overlap the products are terms of a sum, in their order.
+template <typename W>
 struct Product {
-  const A* packed;  // [tile][RowDepth(k)][rows of tile]
-  int64_t k;
+  const LinearRows* rows;
   const W* panels;
   int64_t n;
   int leaves;
@@ -58,16 +52,29 @@ struct Product {
   int64_t ldo;
   int64_t first_panel;
 
+  int64_t k() const { return rows->k; }
   const W* panel(int64_t p) const {
-    return panels + p * kPanelColumns * PanelDepth(kElementOf<W>, k);
-  }
-  // Rows from `first` on, which starts a tile of `rows` rows, from step k0 on.
-  const A* rows_from(int64_t first, int64_t rows = 0, int64_t k0 = 0) const {
-    return packed + first * internal::RowDepth<A>(k) + internal::RowDepth<A>(k0) * rows;
+    return panels + p * kPanelColumns * PanelDepth(kElementOf<W>, k());
   }
   // Each chain in one go; else in parts.
-  bool whole(const RowTiles& tiles) const {
-    return k <= CurrentBlocking().whole_chain || tiles.count() == 1;
+  bool whole(int max_rows) const {
+    return k() <= CurrentBlocking().whole_chain || rows->m <= max_rows;
+  }
+};
+
+// The tiles [t0, t1) of a call's rows, and where they are packed.
+template <typename A>
+struct Block {
+  const RowTiles& tiles;
+  int64_t t0, t1;
+  const A* packed;  // [tile][RowDepth(k)][rows of tile]
+
+  int64_t first() const { return tiles.begin(t0); }
+  int64_t rows() const { return tiles.begin(t1 - 1) + tiles.rows(t1 - 1) - first(); }
+  // Tile t from step k0 on.
+  const A* tile(int64_t t, int64_t k, int64_t k0 = 0) const {
+    return packed + (tiles.begin(t) - first()) * internal::RowDepth<A>(k) +
+           internal::RowDepth<A>(k0) * tiles.rows(t);
   }
 };
 
@@ -81,28 +88,29 @@ void AddRows(const float* in, int64_t rows, int columns, const float* addend, fl
   }
 }
 
-// Tiles [t0, t1) x panels [p0, p1) of the product, each chain in one go.
+// The block x panels [p0, p1) of the product, each chain in one go.
 template <typename W, typename A>
-void ShortChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
-                 const Product<W, A>& product, int64_t t0, int64_t t1, int64_t p0, int64_t p1) {
+void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
+                 const Product<W>& product, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
   alignas(64) float sums[internal::kMaxTileRows * kPanelColumns];
+  const int64_t k = product.k(), panel_elements = kPanelColumns * PanelDepth(kElementOf<W>, k);
   for (int64_t p = p0; p < p1; ++p) {
     const int columns = ColumnsOf(p, product.n);
     const float* bias = BiasOf(product.bias, p, columns, padded);
     const W* panel = product.panel(p);
-    for (int64_t t = t0; t < t1; ++t) {
-      const int64_t first = tiles.begin(t), at = first * product.ldo + p * kPanelColumns;
-      const int rows = tiles.rows(t);
-      const auto ahead = internal::AheadOf(
-          panel, kPanelColumns * PanelDepth(kElementOf<W>, product.k), t - t0, t1 - t0);
+    for (int64_t t = block.t0; t < block.t1; ++t) {
+      const int64_t at = block.tiles.begin(t) * product.ldo + p * kPanelColumns;
+      const int rows = block.tiles.rows(t);
+      const auto ahead =
+          internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
       if (product.addend == nullptr) {
-        tile.output(rows, product.rows_from(first), panel, product.k, product.leaves, bias,
-                    product.out + at, product.ldo, columns, ahead);
+        tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, product.out + at,
+                    product.ldo, columns, ahead);
         continue;
       }
-      tile.output(rows, product.rows_from(first), panel, product.k, product.leaves, bias, sums,
-                  kPanelColumns, kPanelColumns, ahead);
+      tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, sums, kPanelColumns,
+                  kPanelColumns, ahead);
       AddRows(sums, rows, columns, product.addend + at, product.out + at, product.ldo);
     }
   }
@@ -110,34 +118,32 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
 
 // The same for long chains of one panel: parts of chain_part steps, all tiles for each part.
 template <typename W, typename A>
-void LongChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
-                const Product<W, A>& product, int64_t t0, int64_t t1, int64_t p) {
-  const int64_t first_row = tiles.begin(t0);
-  const int64_t rows = tiles.begin(t1 - 1) + tiles.rows(t1 - 1) - first_row;
-  const int64_t block = rows * kPanelColumns;
+void LongChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
+                const Product<W>& product, int64_t p) {
+  const int64_t first_row = block.first(), rows = block.rows(), k = product.k();
+  const int64_t floats = rows * kPanelColumns;
   // Level 0..2: finished subtrees of 1, 2, 4 leaves; level 3: the open chains.
-  float* levels = ScratchFloats(Scratch::kPartial, 4 * block);
-  float* open = levels + 3 * block;
-  const int64_t length = product.k / product.leaves;
+  float* levels = ScratchFloats(Scratch::kPartial, 4 * floats);
+  float* open = levels + 3 * floats;
+  const int64_t length = k / product.leaves;
   const int64_t chain_part = CurrentBlocking().chain_part;
   const W* panel = product.panel(p);
   for (int leaf = 0; leaf < product.leaves; ++leaf) {
     for (int64_t part = 0; part < length; part += chain_part) {
       const int64_t steps = std::min(chain_part, length - part);
       const int64_t k0 = leaf * length + part;
-      for (int64_t t = t0; t < t1; ++t) {
-        const int64_t first = tiles.begin(t);
-        const int tile_rows = tiles.rows(t);
-        tile.chain(tile_rows, product.rows_from(first, tile_rows, k0), panel + k0 * kPanelColumns,
-                   steps, part > 0, open + (first - first_row) * kPanelColumns, kPanelColumns);
+      for (int64_t t = block.t0; t < block.t1; ++t) {
+        tile.chain(block.tiles.rows(t), block.tile(t, k, k0), panel + k0 * kPanelColumns, steps,
+                   part > 0, open + (block.tiles.begin(t) - first_row) * kPanelColumns,
+                   kPanelColumns);
       }
     }
     int level = 0;
     for (int bits = leaf; (bits & 1) != 0; bits >>= 1, ++level) {
-      const float* left = levels + level * block;
-      for (int64_t i = 0; i < block; ++i) open[i] = left[i] + open[i];
+      const float* left = levels + level * floats;
+      for (int64_t i = 0; i < floats; ++i) open[i] = left[i] + open[i];
     }
-    if (leaf + 1 < product.leaves) std::copy(open, open + block, levels + level * block);
+    if (leaf + 1 < product.leaves) std::copy(open, open + floats, levels + level * floats);
   }
   const int columns = ColumnsOf(p, product.n);
   const int64_t at = first_row * product.ldo + p * kPanelColumns;
@@ -160,71 +166,111 @@ void LongChains(const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
   }
 }
 
-// All products over all their panels, which are `panel_count` together.
-template <typename W, typename A>
-void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile, const RowTiles& tiles,
-              std::span<const Product<W, A>> products, int64_t panel_count) {
-  const internal::Blocking blocking = CurrentBlocking();
-  int64_t block_rows = tiles.begin(tiles.count());
-  for (const Product<W, A>& product : products) {
-    const int64_t rows = product.whole(tiles)
-                             ? blocking.row_block_floats / internal::RowDepth<A>(product.k)
-                             : blocking.long_chain_rows;
-    block_rows = std::min(block_rows, rows);
+// How a call's work is cut: blocks of rows, which are whole tiles, times groups of panels. A task
+// is one of each.
+struct Cut {
+  Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads)
+      : tiles(m, max_rows), group(panels) {
+    const int64_t block_tiles = std::max<int64_t>(1, block_rows / max_rows);
+    blocks = (tiles.count() + block_tiles - 1) / block_tiles;
+    if (threads > 1) {
+      // Threads share the rows where each gets enough of them, for then nothing is packed twice and
+      // no row comes out of another core's cache; else they share the panels.
+      blocks =
+          std::max({blocks, std::min<int64_t>(threads, m / (kLoneBlockTiles * max_rows)),
+                    std::min<int64_t>(threads * kBlocksPerThread, m / (kBlockTiles * max_rows))});
+      if (blocks >= threads) {
+        blocks = (blocks + threads - 1) / threads * threads;
+      } else {
+        const int64_t groups = (threads * kGroupsPerThread + blocks - 1) / blocks;
+        group = (panels + groups - 1) / groups;
+      }
+    }
+    tiles = RowTiles(m, max_rows, blocks);
+    blocks = std::min(blocks, tiles.count());
+    groups = (panels + group - 1) / group;
   }
-  const int64_t block_tiles = std::max<int64_t>(1, block_rows / tile.max_rows);
-  const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
-  const int64_t group = PanelsPerTask(pool, panel_count, row_blocks);
-  const int64_t groups = (panel_count + group - 1) / group;
-  pool.Run(static_cast<int>(row_blocks * groups), [&](int task) {
-    const int64_t t0 = task / groups * block_tiles;
-    const int64_t t1 = std::min(tiles.count(), t0 + block_tiles);
-    const int64_t first = task % groups * group, last = std::min(panel_count, first + group);
-    for (const Product<W, A>& product : products) {
+  int64_t first_tile(int64_t block) const { return tiles.count() * block / blocks; }
+
+  // Tiles of a block, at least, where a thread gets one block, and where it gets several.
+  static constexpr int64_t kLoneBlockTiles = 2, kBlockTiles = 8;
+  static constexpr int64_t kBlocksPerThread = 2, kGroupsPerThread = 2;
+
+  RowTiles tiles;
+  int64_t blocks;
+  int64_t group;  // panels of one
+  int64_t groups;
+};
+
+// The rows of one block of a call, all of the call's different ones side by side, packed in the
+// calling thread's memory; a thread that takes several tasks of a block packs it once.
+template <typename A>
+const A* PackBlock(const Cut& cut, uint64_t call, int64_t block,
+                   std::span<const LinearRows* const> rows) {
+  struct Packed {
+    uint64_t call = 0;
+    int64_t block = 0;
+  };
+  thread_local Packed packed;
+  const int64_t t0 = cut.first_tile(block), t1 = cut.first_tile(block + 1);
+  const int64_t first = cut.tiles.begin(t0), count = cut.tiles.begin(t1) - first;
+  int64_t depth = 0;
+  for (const LinearRows* r : rows) depth += internal::RowDepth<A>(r->k);
+  A* buffer = internal::ScratchRows<A>(count * depth);
+  if (packed.call == call && packed.block == block) return buffer;
+  A* to = buffer;
+  for (const LinearRows* r : rows) {
+    for (int64_t t = t0; t < t1; ++t) {
+      const int height = cut.tiles.rows(t);
+      internal::PackRowsAs(r->inputs, r->x + cut.tiles.begin(t) * r->ldx, r->ldx, height, r->k, to);
+      to += height * internal::RowDepth<A>(r->k);
+    }
+  }
+  packed = {call, block};
+  return buffer;
+}
+
+// All products over all their panels, which are `panel_count` together. Those of the same rows
+// stand side by side.
+template <typename W, typename A>
+void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
+              std::span<const Product<W>> products, int64_t panel_count) {
+  if (panel_count == 0) return;
+  static std::atomic<uint64_t> calls{0};  // tells packed rows of one call from another's
+  const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  const internal::Blocking& blocking = CurrentBlocking();
+  const int64_t m = products[0].rows->m;
+  int64_t block_rows = m;
+  std::vector<const LinearRows*> rows;
+  for (const Product<W>& product : products) {
+    block_rows =
+        std::min(block_rows, product.whole(tile.max_rows)
+                                 ? blocking.row_block_floats / internal::RowDepth<A>(product.k())
+                                 : blocking.long_chain_rows);
+    if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
+  }
+  const Cut cut(m, tile.max_rows, block_rows, panel_count, pool.size());
+  pool.Run(static_cast<int>(cut.blocks * cut.groups), [&](int task) {
+    const int64_t index = task / cut.groups;
+    const int64_t first = task % cut.groups * cut.group;
+    const int64_t last = std::min(panel_count, first + cut.group);
+    Block<A> block{cut.tiles, cut.first_tile(index), cut.first_tile(index + 1),
+                   PackBlock<A>(cut, call, index, rows)};
+    const LinearRows* packed = rows[0];
+    for (const Product<W>& product : products) {
+      if (product.rows != packed) {
+        block.packed += block.rows() * internal::RowDepth<A>(packed->k);
+        packed = product.rows;
+      }
       const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
       const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
-      if (product.whole(tiles)) {
-        ShortChains(tile, tiles, product, t0, t1, p0, p1);
+      if (product.whole(tile.max_rows)) {
+        ShortChains(tile, block, product, p0, p1);
       } else {
-        for (int64_t p = p0; p < p1; ++p) LongChains(tile, tiles, product, t0, t1, p);
+        for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);
       }
     }
   });
-}
-
-// Packs all the rows, which share their m, in the calling thread's memory; packed[i] is where those
-// of rows[i] are.
-template <typename A>
-void PackAll(Pool& pool, const RowTiles& tiles, std::span<const LinearRows> rows,
-             const A** packed) {
-  int64_t floats = 0;
-  for (const LinearRows& r : rows) floats += r.m * internal::RowDepth<A>(r.k);
-  A* buffer = nullptr;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if constexpr (std::is_same_v<A, float>) {
-      if (rows[i].m == 1 && rows[i].inputs == Inputs::kF32) {
-        packed[i] = rows[i].x;
-        continue;
-      }
-    }
-    if (buffer == nullptr) buffer = internal::ScratchRows<A>(floats);
-    packed[i] = buffer;
-    buffer += rows[i].m * internal::RowDepth<A>(rows[i].k);
-  }
-  if (buffer == nullptr) return;
-  const int count = static_cast<int>(tiles.count());
-  const auto pack = [&](int task) {
-    const size_t i = static_cast<size_t>(task / count);
-    const int64_t first = tiles.begin(task % count), k = rows[i].k;
-    internal::PackRowsAs(rows[i].inputs, rows[i].x + first * rows[i].ldx, rows[i].ldx,
-                         tiles.rows(task % count), k,
-                         const_cast<A*>(packed[i]) + first * internal::RowDepth<A>(k));
-  };
-  if (count == 1) {
-    for (size_t i = 0; i < rows.size(); ++i) pack(static_cast<int>(i));
-  } else {
-    pool.Run(count * static_cast<int>(rows.size()), pack);
-  }
 }
 
 void CheckProduct(int64_t k, int leaves, Element element) {
@@ -258,19 +304,16 @@ void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> ma
   internal::VisitTile(
       matrices[0].panels, rows.inputs,
       [&]<typename W, typename A>(const internal::WeightTile<W, A>& tile, const W*) {
-        const RowTiles tiles(rows.m, tile.max_rows);
-        const A* packed = nullptr;
-        PackAll<A>(pool, tiles, {&rows, 1}, &packed);
-        std::vector<Product<W, A>> products;
+        std::vector<Product<W>> products;
         products.reserve(matrices.size());
         int64_t panels = 0;
         for (const LinearMatrix& matrix : matrices) {
-          products.push_back({packed, rows.k, static_cast<const W*>(matrix.panels.data()), matrix.n,
+          products.push_back({&rows, static_cast<const W*>(matrix.panels.data()), matrix.n,
                               LeavesOf(rows.m, rows.k, matrix.leaves), matrix.bias, matrix.addend,
                               matrix.out, matrix.ldo, panels});
           panels += PanelCount(matrix.n);
         }
-        Multiply<W, A>(pool, tile, tiles, products, panels);
+        Multiply<W, A>(pool, tile, products, panels);
       });
 }
 
@@ -280,18 +323,14 @@ void LinearSum(Pool& pool, int64_t m, std::span<const LinearTerm> terms, int64_t
   for (const LinearTerm& term : terms) CheckProduct(term.k, term.leaves, Element::kF32);
   if (m == 0 || n == 0) return;
   const internal::WeightTile<float>& tile = internal::CurrentTileKernels().f32;
-  const RowTiles tiles(m, tile.max_rows);
   std::vector<LinearRows> rows;
   for (const LinearTerm& term : terms) rows.push_back({term.x, term.ldx, m, term.k});
-  std::vector<const float*> packed(terms.size());
-  PackAll<float>(pool, tiles, rows, packed.data());
-  std::vector<Product<float, float>> products;
+  std::vector<Product<float>> products;
   for (size_t i = 0; i < terms.size(); ++i) {
-    products.push_back({packed[i], terms[i].k, terms[i].panels, n,
-                        LeavesOf(m, terms[i].k, terms[i].leaves), nullptr, i == 0 ? nullptr : out,
-                        out, ldo, 0});
+    products.push_back({&rows[i], terms[i].panels, n, LeavesOf(m, terms[i].k, terms[i].leaves),
+                        nullptr, i == 0 ? nullptr : out, out, ldo, 0});
   }
-  Multiply<float, float>(pool, tile, tiles, products, PanelCount(n));
+  Multiply<float, float>(pool, tile, products, PanelCount(n));
 }
 
 void LinearWeightGradient(Pool& pool, const LinearRows& rows,
@@ -330,7 +369,9 @@ void LinearWeightGradient(Pool& pool, const LinearRows& rows,
   const int64_t block_tiles =
       std::max<int64_t>(1, CurrentBlocking().row_block_floats / m / tile.f32.max_rows);
   const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
-  const int64_t group = PanelsPerTask(pool, panel_count, row_blocks);
+  const int64_t wanted =
+      pool.size() == 1 ? 1 : (pool.size() * kGradientTasks + row_blocks - 1) / row_blocks;
+  const int64_t group = std::max<int64_t>(1, panel_count / wanted);
   const int64_t groups = (panel_count + group - 1) / group;
   pool.Run(static_cast<int>(row_blocks * groups), [&](int task) {
     const int64_t t0 = task / groups * block_tiles;

@@ -14,7 +14,7 @@ namespace {
 // How long a thread without work spins before it sleeps: longer than the gap between two kernels of
 // a layer, shorter than what a scheduler would notice. Time decides only between spinning and
 // sleeping.
-constexpr std::chrono::microseconds kSpin(20);
+constexpr std::chrono::microseconds kSpin(50);
 constexpr int kPausesPerClockRead = 16;
 
 // Spins until done() or for about kSpin; the last value of done(). A short wait reads no clock.

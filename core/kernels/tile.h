@@ -21,11 +21,12 @@ namespace titan::kernels::internal {
 
 inline constexpr int kMaxTileRows = 14;
 
-// m rows cut into the fewest tiles of at most max_rows, as even as possible.
+// m rows cut into the fewest tiles of at most max_rows, as even as possible; their number is a
+// multiple of `multiple`, as far as there are rows.
 class RowTiles {
  public:
-  RowTiles(int64_t m, int max_rows)
-      : count_((m + max_rows - 1) / max_rows),
+  RowTiles(int64_t m, int max_rows, int64_t multiple = 1)
+      : count_(std::min(m, (m + max_rows * multiple - 1) / (max_rows * multiple) * multiple)),
         base_(count_ == 0 ? 0 : m / count_),
         longer_(count_ == 0 ? 0 : m % count_) {}
   int64_t count() const { return count_; }

@@ -91,10 +91,10 @@ std::vector<float> Reference(const Problem& p, int leaves, bool with_bias) {
 }
 
 TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfRows) {
-  std::vector<int64_t> row_counts = {31, 32, 33, 63, 64, 65, 127, 128, 129, 1000};
+  std::vector<int64_t> row_counts = {31, 32, 33, 55, 56, 57, 127, 128, 129, 223, 224, 225, 1000};
   for (int64_t m = 1; m <= 17; ++m) row_counts.push_back(m);
-  Pool pool(2);
   for (const int64_t m : row_counts) {
+    Pool pool(m % 3 == 0 ? 5 : 2);
     const Problem p(m, 71, 136, 100 + static_cast<uint64_t>(m));
     const std::vector<float> got = RunLinear(p, 4, true, pool);
     const std::vector<float> wanted = Reference(p, 4, true);
@@ -383,6 +383,23 @@ TEST_P(LinearTest, CallersWithAPoolEachRunAtTheSameTime) {
   for (std::thread& caller : callers) caller.join();
   for (const std::vector<float>& out : got) {
     EXPECT_TRUE(SameBits(out.data(), wanted.data(), p.m * p.n));
+  }
+}
+
+// A thread keeps the rows that it packed for the other tasks of the call, not for the next call.
+TEST_P(LinearTest, CallsOfTheSameShapeTakeTheirOwnRows) {
+  for (const int64_t m : {5, 40, 300}) {
+    Problem p(m, 200, 64, 16);
+    Pool pool(2);
+    for (int round = 0; round < 3; ++round) {
+      const std::vector<float> values = WideFloats(m * p.k, 900 + static_cast<uint64_t>(round));
+      for (int64_t r = 0; r < m; ++r) {
+        std::copy_n(values.data() + r * p.k, p.k, p.x_storage.data() + 1 + r * p.ldx);
+      }
+      const std::vector<float> got = RunLinear(p, 2, false, pool);
+      const std::vector<float> wanted = Reference(p, 2, false);
+      EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * p.n)) << "m " << m << " round " << round;
+    }
   }
 }
 
