@@ -17,6 +17,11 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
+// Since Linux 6.1, likewise.
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
 namespace titan::weightstore {
 namespace {
 
@@ -37,18 +42,43 @@ Status Failed(const std::string& what, uint64_t num_bytes) {
   }
 }
 
+// fallocate of [offset, offset + num_bytes); 0, or -1 and errno.
+int TakePages(const UniqueFd& file, uint64_t offset, uint64_t num_bytes) {
+  int result;
+  do {
+    result = ::fallocate(file.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(num_bytes));
+  } while (result != 0 && errno == EINTR);
+  return result;
+}
+
+// Takes huge pages for as much of the empty file as there are; how many bytes. MADV_COLLAPSE makes
+// them whatever the system's setting for shared memory, but `deny`, and out of one page each.
+// Matrices that stream through the kernels come up to half again as fast out of them.
+uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
+  if (num_bytes < kHugePageBytes) return 0;
+  const auto map = MappedMemory::MapUnchecked(file.get(), num_bytes, /*writable=*/true,
+                                              MappedMemory::Tables::kOnAccess);
+  if (!map.ok()) return 0;
+  uint64_t taken = 0;
+  for (; taken + kHugePageBytes <= num_bytes; taken += kHugePageBytes) {
+    if (TakePages(file, taken, 1) != 0 ||
+        ::madvise(map->data() + taken, kHugePageBytes, MADV_COLLAPSE) != 0) {
+      break;
+    }
+  }
+  return taken;
+}
+
 // A memory file of that size with all its pages, not to be resized any more.
-StatusOr<UniqueFd> MakeFile(const std::string& name, uint64_t num_bytes) {
+StatusOr<UniqueFd> MakeFile(const std::string& name, uint64_t num_bytes,
+                            uint64_t* huge_bytes = nullptr) {
   UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return Failed("memfd_create", num_bytes);
   if (::ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) {
     return Failed("sizing", num_bytes);
   }
-  int result;
-  do {
-    result = ::fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0) return Failed("taking its pages", num_bytes);
+  if (huge_bytes != nullptr) *huge_bytes = TakeHugePages(file, num_bytes);
+  if (TakePages(file, 0, num_bytes) != 0) return Failed("taking its pages", num_bytes);
   if (::fcntl(file.get(), F_ADD_SEALS, kSealsOfSize) != 0) return Failed("sealing", num_bytes);
   return file;
 }
@@ -73,7 +103,7 @@ StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint6
                                                          Writer writer) {
   std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, writer));
   const std::string name = "titan-slot-" + std::to_string(slot_id);
-  TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes));
+  TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes, &slot->huge_bytes_));
   TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(slot->file_));
   TITAN_ASSIGN_OR_RETURN(UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
   TITAN_ASSIGN_OR_RETURN(slot->header_readable_, ReopenReadOnly(header));

@@ -32,6 +32,8 @@ class SlotMemory {
 
   uint64_t slot_id() const { return slot_id_; }
   uint64_t num_bytes() const { return num_bytes_; }
+  // Of them in huge pages: all whole ones where the system gives them (Linux 6.1 or later).
+  uint64_t huge_bytes() const { return huge_bytes_; }
 
   // Read-only descriptors of the bytes and of the header page.
   StatusOr<UniqueFd> DuplicateForReader() const { return readable_.Duplicate(); }
@@ -55,6 +57,7 @@ class SlotMemory {
   const uint64_t slot_id_;
   const uint64_t num_bytes_;
   const Writer writer_;
+  uint64_t huge_bytes_ = 0;
   UniqueFd file_;      // readable and writable
   UniqueFd readable_;  // the same file, opened read-only
   UniqueFd header_readable_;

@@ -349,7 +349,10 @@ StoreStats Store::Stats() {
   StoreStats stats = stats_;
   stats.num_slots = memories_.size();
   stats.num_leases = state_.num_leases();
-  for (const auto& [slot_id, memory] : memories_) stats.slot_bytes += memory->num_bytes();
+  for (const auto& [slot_id, memory] : memories_) {
+    stats.slot_bytes += memory->num_bytes();
+    stats.huge_bytes += memory->huge_bytes();
+  }
   return stats;
 }
 

@@ -47,6 +47,7 @@ struct StoreOptions {
 // For metrics.
 struct StoreStats {
   uint64_t slot_bytes = 0;  // memory of all slots
+  uint64_t huge_bytes = 0;  // of it in huge pages
   uint64_t memory_limit_bytes = 0;
   uint64_t num_slots = 0;
   uint64_t num_leases = 0;

@@ -21,7 +21,8 @@ namespace {
 void Run(int threads) {
   Pool pool(threads);
   const std::vector<float> big = RandomFloats(49152 * 576, 3);
-  const double peak = PeakGflops(pool), read = ReadGigabytes(pool, big);
+  const double peak = PeakGflops(pool),
+               read = ReadGigabytes(pool, 4 * static_cast<int64_t>(big.size()));
   std::printf("isa %s, threads %d, peak %.1f GFLOP/s, read %.1f GB/s\n",
               std::string(IsaName(CurrentIsa())).c_str(), threads, peak, read);
   struct Shape {

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/kernels/machine.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 
 #include "core/kernels/isa.h"
 
@@ -70,18 +74,30 @@ double PeakGflops(Pool& pool) {
   return 2.0 * 12 * kRounds * (wide ? 16 : 8) * pool.size() / seconds * 1e-9;
 }
 
-double ReadGigabytes(Pool& pool, const std::vector<float>& data) {
-  const int64_t n = static_cast<int64_t>(data.size()), tasks = 64;
-  std::vector<float> sums(tasks * 16);
+double ReadGigabytes(Pool& pool, int64_t bytes) {
+  constexpr int64_t kTasks = 64, kHugePage = 2 << 20, kLine = 16;
+  const int64_t n = bytes / 4, room = bytes + kHugePage;
+  void* memory = mmap(nullptr, static_cast<size_t>(room), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::fprintf(stderr, "no %lld bytes of memory\n", static_cast<long long>(room));
+    std::exit(1);
+  }
+  madvise(memory, static_cast<size_t>(room), MADV_HUGEPAGE);  // where it is refused: small pages
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  auto* data = reinterpret_cast<float*>((address + kHugePage - 1) / kHugePage * kHugePage);
+  std::fill(data, data + n, 1.0f);
+  std::vector<float> sums(kTasks * kLine);
   const double seconds = BestSeconds([&] {
-    pool.Run(tasks, [&](int task) {
-      float sum[16] = {};
-      for (int64_t i = n / tasks * task; i + 16 <= n / tasks * (task + 1); i += 16) {
-        for (int j = 0; j < 16; ++j) sum[j] += data[static_cast<size_t>(i + j)];
+    pool.Run(kTasks, [&](int task) {
+      float sum[kLine] = {};
+      for (int64_t i = n / kTasks * task; i + kLine <= n / kTasks * (task + 1); i += kLine) {
+        for (int64_t j = 0; j < kLine; ++j) sum[j] += data[i + j];
       }
-      std::copy(sum, sum + 16, sums.data() + task * 16);
+      std::copy(sum, sum + kLine, sums.data() + task * kLine);
     });
   });
+  munmap(memory, static_cast<size_t>(room));
   return static_cast<double>(n) * 4 / seconds * 1e-9;
 }
 

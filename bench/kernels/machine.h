@@ -22,8 +22,9 @@ std::vector<float> RandomFloats(int64_t n, uint32_t seed);
 // set.
 double PeakGflops(Pool& pool);
 
-// Rate at which all threads read `data`.
-double ReadGigabytes(Pool& pool, const std::vector<float>& data);
+// Rate at which all threads read `bytes` of memory from end to end, in huge pages where the system
+// gives them, as weight slots are; without them it is up to half lower.
+double ReadGigabytes(Pool& pool, int64_t bytes);
 
 }  // namespace titan::kernels
 

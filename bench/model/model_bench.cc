@@ -20,6 +20,7 @@
 #include "core/model/model_files.h"
 #include "generator/engine.h"
 #include "trainer/train_run.h"
+#include "weightstore/slot_memory.h"
 
 namespace titan {
 namespace {
@@ -46,6 +47,12 @@ void Row(const std::string& id, double tokens, const std::vector<double>& second
   std::printf("{\"id\": \"%s\", \"ours\": %.1f, \"unit\": \"tokens/s\"}\n", id.c_str(),
               tokens / Median(seconds));
   std::fflush(stdout);
+}
+
+std::unique_ptr<weightstore::SlotMemory> NewSlot(const model::Decoder& decoder) {
+  return OrExit(weightstore::SlotMemory::Create(
+      0, static_cast<uint64_t>(decoder.table().slot_floats()) * sizeof(float),
+      weightstore::SlotMemory::Writer::kDaemon));
 }
 
 // Seconds of `steps` decode steps with `batch` sequences after a prompt of 32 tokens.
@@ -231,41 +238,40 @@ int Main(int argc, char** argv) {
   const formats::ModelConfig config = source ? source->config() : ConfigOf(options.shape);
   const std::string suffix = source ? "" : "/" + options.shape;
   const auto decoder = OrExit(model::Decoder::Create(config));
-  std::unique_ptr<trainer::TrainRun> run;
-  model::Floats memory;
-  float* slot = nullptr;
-  if (options.train) {
-    trainer::TrainConfig train_config;
-    train_config.optimizer.lr = 1e-5;
-    run = OrExit(trainer::TrainRun::Create(*decoder, pool, train_config, Now));
-    slot = run->master();
-  } else {
-    memory = OrExit(model::AllocateFloats(decoder->table().slot_floats()));
-    slot = memory.get();
-  }
+  // Weights as a generator finds them: in a slot of the weight store.
+  const auto memory = NewSlot(*decoder);
+  auto* slot = reinterpret_cast<float*>(memory->writable_bytes().data());
   if (source == nullptr) {
     FillRandom(pool, decoder->table(), slot);
   } else if (const Status s = model::LoadWeights(pool, *source, decoder->table(), slot); !s.ok()) {
     std::fprintf(stderr, "%s\n", s.ToString().c_str());
     return 1;
   }
+  std::unique_ptr<trainer::TrainRun> run;
+  if (options.train) {
+    trainer::TrainConfig train_config;
+    train_config.optimizer.lr = 1e-5;
+    run = OrExit(trainer::TrainRun::Create(*decoder, pool, train_config, Now));
+    std::copy_n(slot, decoder->table().slot_floats(), run->master());
+  }
   // All modes in turn, so that other load on the machine meets all.
   std::vector<BenchedMode> modes;
   modes.push_back({"", decoder.get(), slot});
   std::unique_ptr<const model::Decoder> w16, bf16;
-  model::Floats rounded;
+  std::unique_ptr<weightstore::SlotMemory> rounded;
   if (!options.quick) {
     w16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kW16));
     bf16 = OrExit(model::Decoder::Create(config, /*max_positions=*/0, model::Mode::kBf16));
-    rounded = OrExit(model::AllocateFloats(w16->table().slot_floats()));
+    rounded = NewSlot(*w16);
+    void* half = rounded->writable_bytes().data();
     if (const Status s =
-            model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), rounded.get());
+            model::RoundMaster(pool, decoder->master_table(), slot, w16->table(), half);
         !s.ok()) {
       std::fprintf(stderr, "%s\n", s.ToString().c_str());
       return 1;
     }
-    modes.push_back({"/w16", w16.get(), rounded.get()});
-    modes.push_back({"/bf16", bf16.get(), rounded.get()});
+    modes.push_back({"/w16", w16.get(), half});
+    modes.push_back({"/bf16", bf16.get(), half});
   }
   const int runs = options.quick ? 3 : 5;
   Measure("prefill/512", suffix, 512, runs, modes,

@@ -110,6 +110,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       : context_(context), timer_(context.control) {
     runtime::Metrics& metrics = context.metrics;
     slot_bytes_ = metrics.AddGauge("titan_weightstore_slot_bytes", "Memory of all slots");
+    huge_bytes_ = metrics.AddGauge("titan_weightstore_huge_page_bytes",
+                                   "Memory of slots in huge pages, which kernels read faster");
     limit_bytes_ =
         metrics.AddGauge("titan_weightstore_memory_limit_bytes", "Most memory that slots may take");
     slots_ = metrics.AddGauge("titan_weightstore_slots", "Slots, rings and evaluation together");
@@ -130,6 +132,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     while (!draining_) {
       const StoreStats stats = store_->Stats();
       slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
+      huge_bytes_.Set(static_cast<double>(stats.huge_bytes));
       limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
       slots_.Set(static_cast<double>(stats.num_slots));
       leases_.Set(static_cast<double>(stats.num_leases));
@@ -150,7 +153,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
-  runtime::Gauge slot_bytes_, limit_bytes_, slots_, leases_, committed_, verify_failures_;
+  runtime::Gauge slot_bytes_, huge_bytes_, limit_bytes_, slots_, leases_, committed_,
+      verify_failures_;
 };
 
 }  // namespace

@@ -10,6 +10,37 @@
 #include <utility>
 
 namespace titan::weightstore {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+uintptr_t RoundUp(uintptr_t at, size_t multiple) {
+  return (at + multiple - 1) / multiple * multiple;
+}
+
+// mmap of the whole file at a multiple of kHugePageBytes; MAP_FAILED and errno as of mmap.
+void* MapAligned(int fd, size_t num_bytes, int protection, int flags) {
+  const size_t reserved_bytes = RoundUp(num_bytes, kPageBytes) + kHugePageBytes;
+  void* reserved = ::mmap(nullptr, reserved_bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  const auto first = reinterpret_cast<uintptr_t>(reserved);
+  const uintptr_t begin = RoundUp(first, kHugePageBytes), last = first + reserved_bytes;
+  const uintptr_t end = begin + RoundUp(num_bytes, kPageBytes);
+  void* data =
+      ::mmap(reinterpret_cast<void*>(begin), num_bytes, protection, flags | MAP_FIXED, fd, 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(reserved, reserved_bytes);
+    errno = error;
+    return MAP_FAILED;
+  }
+  if (begin > first) ::munmap(reserved, begin - first);
+  if (last > end) ::munmap(reinterpret_cast<void*>(end), last - end);
+  return data;
+}
+
+}  // namespace
 
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
@@ -35,9 +66,15 @@ StatusOr<MappedMemory> MappedMemory::Map(int fd, size_t num_bytes, bool writable
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return FailedPrecondition("slot memory is not sealed against shrinking");
   }
+  return MapUnchecked(fd, num_bytes, writable, tables);
+}
+
+StatusOr<MappedMemory> MappedMemory::MapUnchecked(int fd, size_t num_bytes, bool writable,
+                                                  Tables tables) {
   const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
   const int flags = MAP_SHARED | (tables == Tables::kNow ? MAP_POPULATE : 0);
-  void* data = ::mmap(nullptr, num_bytes, protection, flags, fd, 0);
+  void* data = num_bytes < kHugePageBytes ? ::mmap(nullptr, num_bytes, protection, flags, fd, 0)
+                                          : MapAligned(fd, num_bytes, protection, flags);
   if (data == MAP_FAILED) {
     const std::string message =
         "mapping " + std::to_string(num_bytes) + " bytes: " + std::strerror(errno);

@@ -22,6 +22,8 @@ namespace titan::weightstore {
 // Operations on a host daemon's socket end after this.
 inline constexpr std::chrono::milliseconds kSocketTimeout{10'000};
 
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+
 // An mmap; unmaps at the end. Movable.
 class MappedMemory {
  public:
@@ -38,10 +40,15 @@ class MappedMemory {
     kOnAccess,  // by whoever may never look
   };
 
-  // Maps the whole of a memory file. InvalidArgument: it has another size. ResourceExhausted: no
-  // memory. FailedPrecondition: it could shrink under the map (no F_SEAL_SHRINK).
+  // Maps the whole of a memory file, at a multiple of kHugePageBytes where the file has as many:
+  // its huge pages, if it has any, are then mapped as such. InvalidArgument: it has another size.
+  // ResourceExhausted: no memory. FailedPrecondition: it could shrink under the map (no
+  // F_SEAL_SHRINK).
   static StatusOr<MappedMemory> Map(int fd, size_t num_bytes, bool writable,
                                     Tables tables = Tables::kNow);
+  // The same without a look at the file's size and seals. For its maker.
+  static StatusOr<MappedMemory> MapUnchecked(int fd, size_t num_bytes, bool writable,
+                                             Tables tables = Tables::kNow);
 
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t size() const { return num_bytes_; }
