@@ -87,7 +87,8 @@ std::string FormatJobs(const ListJobsResponse& jobs, int64_t now_unix_ms,
 
 std::string FormatJob(const Job& job, int64_t now_unix_ms, const cluster::Terminal& terminal) {
   std::string text =
-      fmt::format("{}  {}  {}\n", job.job_id(), cluster::PrintableLine(job.name()),
+      fmt::format("{}{}  {}\n", job.job_id(),
+                  job.name().empty() ? "" : "  " + cluster::PrintableLine(job.name()),
                   terminal.Paint(ColorOf(job.state()), cluster::NameOf(job.state())));
   if (!job.reason().empty()) {
     text += fmt::format("reason      {}\n", cluster::PrintableLine(job.reason()));
@@ -99,8 +100,8 @@ std::string FormatJob(const Job& job, int64_t now_unix_ms, const cluster::Termin
   if (job.has_last_step()) {
     const StepReport& step = job.last_step();
     text += fmt::format(
-        "last step   reward {:.3f}, groups {}/{}, loss {:.4g}, gradient norm {:.4g}\n",
-        step.reward_mean(), step.groups_trained(),
+        "last step   step {}: reward {:.3f}, groups {}/{}, loss {:.4g}, gradient norm {:.4g}\n",
+        step.step(), step.reward_mean(), step.groups_trained(),
         step.groups_trained() + step.groups_untrainable(), step.loss(), step.gradient_norm());
     text +=
         fmt::format("weights     version {}, digest {}\n", step.version(), step.weights_digest());

@@ -31,6 +31,7 @@ constexpr milliseconds kPoll{50};
 constexpr seconds kStartDeadline{60};
 constexpr seconds kKillMargin{2};  // beyond a daemon's own shutdown deadline
 constexpr int kLogLinesInErrors = 8;
+constexpr int kConfigRefused = 2;  // exit code of a daemon
 
 milliseconds ShutdownDeadline(const config::v1::DaemonConfig& daemon) {
   return milliseconds(daemon.has_shutdown_deadline_ms() ? daemon.shutdown_deadline_ms() : 10000);
@@ -219,6 +220,11 @@ struct Cluster::Impl {
                          Describe(process.exits.back().exit) + "; its last log lines (" +
                          process.spec.log_path + "):\n" +
                          LastLines(process.spec.log_path, kLogLinesInErrors);
+      // A daemon ends so when it refuses its configuration, which is what the cluster was given.
+      if (process.exits.back().exit.code == kConfigRefused) {
+        return InvalidArgument(text + "\n(the part '" + process.spec.role +
+                               "' of the cluster configuration)");
+      }
       return Unavailable(text);
     }
     if (StopWanted() || (cancelled && cancelled())) return Cancelled("the start was interrupted");

@@ -390,6 +390,13 @@ TEST_F(ClusterProgramsTest, WrongUseIsCode2AndNamesItsFix) {
   EXPECT_EQ(Shell(demo + " --model " + folder_ + "/model.gguf --cluster " + folder_ + "/bad.json"),
             2);
   EXPECT_NE(output_.find("num_generators: is 0; valid: 1 to 64"), std::string::npos) << output_;
+  // What only a daemon knows to be wrong is wrong input all the same.
+  std::ofstream(folder_ + "/bad.json")
+      << R"({"orchestrator": {"daemon": {"listen": "0.0.0.0:1"}}})";
+  EXPECT_EQ(Shell(demo + " --model " + folder_ + "/model.gguf --cluster " + folder_ + "/bad.json"),
+            2);
+  EXPECT_NE(output_.find("the part 'orchestrator' of the cluster configuration"), std::string::npos)
+      << output_;
 }
 
 TEST_F(ClusterProgramsTest, AMetricThatNobodyHasIsAnError) {

@@ -131,21 +131,29 @@ TEST(JobViewTest, NamesReasonsAndMessagesAreHarmless) {
 
 TEST(JobViewTest, JsonHasZeroFieldsAndNullForWhatIsNotThere) {
   Job job = SomeJob();
+  job.mutable_spec()->mutable_schedule();
   const auto json = nlohmann::json::parse(rpc::ToJsonText(job));
-  EXPECT_EQ(json["last_step"]["step"], 0);
-  EXPECT_EQ(json["last_step"]["parity"].is_null(), true);
-  EXPECT_EQ(json["evaluations"][0]["version"], 0);
-  EXPECT_EQ(json["evaluations"][0]["skipped_reason"], "");
-  EXPECT_TRUE(json["spec"]["training"].is_null());
+  EXPECT_EQ(json.at("last_step").at("step"), 0);
+  ASSERT_TRUE(json.at("last_step").contains("parity"));
+  EXPECT_TRUE(json.at("last_step").at("parity").is_null());
+  EXPECT_EQ(json.at("evaluations").at(0).at("version"), 0);
+  EXPECT_EQ(json.at("evaluations").at(0).at("skipped_reason"), "");
+  const auto& schedule = json.at("spec").at("schedule");
+  EXPECT_EQ(schedule.at("steps"), 0);
+  ASSERT_TRUE(schedule.contains("max_age"));  // optional
+  EXPECT_TRUE(schedule.at("max_age").is_null());
+  ASSERT_TRUE(json.at("spec").contains("training"));
+  EXPECT_TRUE(json.at("spec").at("training").is_null());
   job.mutable_parity()->set_tokens_compared(7);
   job.clear_last_step();
   const auto without = nlohmann::json::parse(rpc::ToJsonText(job));
-  EXPECT_EQ(without["parity"]["tokens_differing"], 0);
-  EXPECT_TRUE(without["last_step"].is_null());
+  EXPECT_EQ(without.at("parity").at("tokens_differing"), 0);
+  ASSERT_TRUE(without.contains("last_step"));
+  EXPECT_TRUE(without.at("last_step").is_null());
   WatchJobResponse event;
   event.mutable_step_done();
   const auto done = nlohmann::json::parse(rpc::ToJsonText(event));
-  EXPECT_EQ(done["step_done"]["step"], 0);
+  EXPECT_EQ(done.at("step_done").at("step"), 0);
   EXPECT_FALSE(done.contains("message"));  // another member of the oneof
   EXPECT_EQ(rpc::ToJsonText(event, /*all_fields=*/false, -1), "{\"step_done\":{}}");
 }
