@@ -12,6 +12,16 @@
 #include <utility>
 
 namespace titan::runtime {
+namespace {
+
+// "16 MiB"; "1000 bytes" of what is no whole number of MiB.
+std::string SizeText(size_t bytes) {
+  constexpr size_t kMib = size_t{1} << 20;
+  return bytes > 0 && bytes % kMib == 0 ? std::to_string(bytes / kMib) + " MiB"
+                                        : std::to_string(bytes) + " bytes";
+}
+
+}  // namespace
 
 StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -24,8 +34,7 @@ StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
     if (n < 0) return SystemError(errno, "cannot read", path);
     if (n == 0) return content;
     if (content.size() + static_cast<size_t>(n) > max_bytes) {
-      return ResourceExhausted("'" + path + "' has more than " + std::to_string(max_bytes) +
-                               " bytes");
+      return ResourceExhausted("'" + path + "' has more than " + SizeText(max_bytes));
     }
     content.append(buffer, static_cast<size_t>(n));
   }

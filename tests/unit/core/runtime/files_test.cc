@@ -39,6 +39,11 @@ TEST_F(FilesTest, ErrorsNameTheFileAndTheBound) {
   ASSERT_TRUE(WriteFileAtomically(folder_ + "/big", std::string(100, 'x')).ok());
   EXPECT_EQ(ReadFile(folder_ + "/big", 99).status().code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(ReadFile(folder_ + "/big", 100).ok());
+  EXPECT_EQ(ReadFile(folder_ + "/big", 99).status().message(),
+            "'" + folder_ + "/big' has more than 99 bytes");
+  std::filesystem::resize_file(folder_ + "/big", (1 << 20) + 1);
+  EXPECT_EQ(ReadFile(folder_ + "/big", 1 << 20).status().message(),
+            "'" + folder_ + "/big' has more than 1 MiB");
   EXPECT_FALSE(WriteFileAtomically(folder_ + "/no/such/folder", "x").ok());
 }
 
