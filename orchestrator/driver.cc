@@ -21,7 +21,7 @@ Driver::Driver(Ports ports, const Clock& clock)
 
 Instant Driver::Now() const { return Instant(Duration(origin_us_ + Microseconds(clock_.Now()))); }
 
-void Driver::Restore(std::vector<JobInfo> jobs) {
+void Driver::Restore(std::vector<RestoredJob> jobs) {
   engine_.Restore(std::move(jobs), Now());
   Pump();
 }

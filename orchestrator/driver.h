@@ -32,7 +32,7 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   // Jobs of an earlier life; call it first.
-  void Restore(std::vector<JobInfo> jobs);
+  void Restore(std::vector<RestoredJob> jobs);
   void Deliver(const Event& event);
   // Deadlines and retries; call it every 100 ms or so.
   void Tick();

@@ -36,7 +36,15 @@ struct SubmitJob {
   std::string request_id;
   std::shared_ptr<const JobSpec> spec;  // checked
   std::string spec_bytes;
+  std::string data_digest;
   std::shared_ptr<const Dataset> dataset;  // prompts tokenized
+  std::vector<TokenId> stop_token_ids;
+};
+// The data of a job that an earlier life queued was read again.
+struct JobPrepared {
+  std::string job_id;
+  Status status;  // a failure ends the job
+  std::shared_ptr<const Dataset> dataset;
   std::vector<TokenId> stop_token_ids;
 };
 struct CancelJob {
@@ -162,10 +170,10 @@ struct RunEnded {
   std::string run_id;
 };
 
-using Event =
-    std::variant<SubmitJob, CancelJob, WorkerReady, WorkerLost, WorkerSilent, RunStarted,
-                 VersionLoaded, VersionReleased, GeneratorReset, SampleArrived, RolloutEnded,
-                 ScoreAnswered, StepTrained, EvaluationPinned, EvaluationUnpinned, RunEnded>;
+using Event = std::variant<SubmitJob, JobPrepared, CancelJob, WorkerReady, WorkerLost, WorkerSilent,
+                           RunStarted, VersionLoaded, VersionReleased, GeneratorReset,
+                           SampleArrived, RolloutEnded, ScoreAnswered, StepTrained,
+                           EvaluationPinned, EvaluationUnpinned, RunEnded>;
 
 }  // namespace titan::orchestrator
 

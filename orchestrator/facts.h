@@ -27,10 +27,12 @@ struct Reply {
   std::vector<float> logprobs;  // parallel to token_ids
 };
 
+// Once more for a job that is queued again after a restart, with another run id.
 struct JobSubmitted {
   std::string spec_bytes;  // config.v1.JobSpec as submitted
   std::string request_id;
   std::string run_id;
+  std::string data_digest;  // of the data file's bytes; empty: not known
 };
 struct StateChanged {
   JobState state = JobState::kQueued;

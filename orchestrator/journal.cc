@@ -93,6 +93,7 @@ StatusOr<pb::Fact> Journal::Encode(const Fact& fact) {
     m.set_spec_digest(ToHex(Hash64(f->spec_bytes)));
     m.set_request_id(f->request_id);
     m.set_run_id(f->run_id);
+    m.set_data_digest(f->data_digest);
   } else if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
     out.mutable_state_changed()->set_state(static_cast<uint32_t>(f->state));
     out.mutable_state_changed()->set_reason(f->reason);
@@ -180,7 +181,7 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
   switch (in.fact_case()) {
     case pb::Fact::kJobSubmitted: {
       const auto& m = in.job_submitted();
-      fact.body = JobSubmitted{m.spec(), m.request_id(), m.run_id()};
+      fact.body = JobSubmitted{m.spec(), m.request_id(), m.run_id(), m.data_digest()};
       break;
     }
     case pb::Fact::kStateChanged:
@@ -295,6 +296,7 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
     JournaledJob job;
     JobInfo& info = job.info;
     info.job_id = job_id;
+    bool cancel_given = false;
     for (const std::string& key : keys) {
       TITAN_ASSIGN_OR_RETURN(const auto value, store_->Get(key));
       if (!value.has_value()) return DataLoss("journal: job " + job_id + " lacks a listed fact");
@@ -304,12 +306,14 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
         job.spec_bytes = f->spec_bytes;
         info.request_id = f->request_id;
         info.run_id = f->run_id;
-        info.submitted_unix_ms = UnixMs(fact.at);
+        info.data_digest = f->data_digest;
+        if (info.spec == nullptr) info.submitted_unix_ms = UnixMs(fact.at);
         TITAN_ASSIGN_OR_RETURN(JobSpec spec, codec_.decode_spec(f->spec_bytes));
         info.spec = std::make_shared<const JobSpec>(std::move(spec));
       } else if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
         info.state = f->state;
         info.reason = f->reason;
+        if (f->state == JobState::kStopping) job.cancelled = cancel_given;
         if (f->state == JobState::kRunning) info.running_unix_ms = UnixMs(fact.at);
         if (IsFinal(f->state)) info.ended_unix_ms = UnixMs(fact.at);
       } else if (const auto* f = std::get_if<StepDone>(&fact.body)) {
@@ -318,14 +322,18 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
         info.parity.Add(f->report.parity);
       } else if (const auto* f = std::get_if<EvaluationDone>(&fact.body)) {
         info.evaluations.push_back(f->report);
+      } else if (const auto* f = std::get_if<CommandGiven>(&fact.body)) {
+        cancel_given = cancel_given || f->kind == "cancel";
       }
       job.facts.push_back(std::move(fact));
     }
     if (info.spec == nullptr) return DataLoss("journal: job " + job_id + " has no submission");
     jobs.push_back(std::move(job));
   }
-  std::stable_sort(jobs.begin(), jobs.end(), [](const JournaledJob& a, const JournaledJob& b) {
-    return a.info.submitted_unix_ms < b.info.submitted_unix_ms;
+  // By the number in the id: clocks may be set back, and two jobs may share a millisecond.
+  std::sort(jobs.begin(), jobs.end(), [](const JournaledJob& a, const JournaledJob& b) {
+    return std::pair(a.info.job_id.size(), a.info.job_id) <
+           std::pair(b.info.job_id.size(), b.info.job_id);
   });
   return jobs;
 }

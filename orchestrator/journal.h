@@ -42,6 +42,7 @@ struct JournalCodec {
 struct JournaledJob {
   JobInfo info;
   std::string spec_bytes;
+  bool cancelled = false;   // STOPPING, and because of a cancellation
   std::vector<Fact> facts;  // JobSubmitted, StateChanged, StepDone, EvaluationDone, CommandGiven
 };
 

@@ -100,6 +100,7 @@ struct JobInfo {
   std::string job_id;
   std::string run_id;
   std::string request_id;
+  std::string data_digest;  // of the data file's bytes when it was submitted; empty: not known
   std::shared_ptr<const JobSpec> spec;
   JobState state = JobState::kQueued;
   std::string reason;

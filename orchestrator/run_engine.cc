@@ -3,6 +3,7 @@
 // Jobs, workers and phases. What happens inside a running job: run_engine_steps.cc.
 #include "orchestrator/run_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/check.h"
@@ -16,16 +17,61 @@ constexpr uint64_t kStopMs = 15000;
 
 }  // namespace
 
-void RunEngine::Restore(std::vector<JobInfo> jobs, Instant now) {
+void RunEngine::Restore(std::vector<RestoredJob> jobs, Instant now) {
   TITAN_CHECK(jobs_.empty());
-  for (JobInfo& restored : jobs) {
-    JobInfo& job = jobs_[restored.job_id] = std::move(restored);
-    if (!IsFinal(job.state)) {
-      const bool had_run = job.state != JobState::kQueued;
-      SetState(job, JobState::kFailed, "orchestrator restarted; a job cannot be resumed yet", now);
-      if (had_run) out_.DoDurably(EndRun{job.run_id, WorkerName{}});
-    }
+  for (const RestoredJob& restored : jobs) {
+    JobInfo& job = jobs_[restored.info.job_id] = restored.info;
+    if (!IsFinal(job.state)) RestoreUnfinished(restored, job, now);
   }
+}
+
+void RunEngine::RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Instant now) {
+  const std::string old_run_id = job.run_id;
+  const std::string stopped = "the orchestrator was stopped or died while ";
+  switch (job.state) {
+    case JobState::kStarting:
+      // The run may have its first version at the weight store, and a run cannot begin twice.
+      job.run_id = restored.next_run_id;
+      out_.Append(job.job_id, now,
+                  JobSubmitted{restored.spec_bytes, job.request_id, job.run_id, job.data_digest});
+      out_.Append(job.job_id, now, StateChanged{JobState::kQueued, ""});
+      job.state = JobState::kQueued;
+      job.reason.clear();
+      out_.DoDurably(ReportJob{job});
+      out_.DoDurably(EndRun{old_run_id, WorkerName{}});
+      [[fallthrough]];
+    case JobState::kQueued: {
+      SubmitJob waiting;
+      waiting.job_id = job.job_id;
+      waiting.run_id = job.run_id;
+      waiting.request_id = job.request_id;
+      waiting.spec = job.spec;
+      waiting.spec_bytes = restored.spec_bytes;
+      queue_.push_back(std::move(waiting));
+      out_.DoDurably(ReportMessage{
+          job.job_id, "the orchestrator was started again; the job keeps its place in the queue"});
+      return;
+    }
+    case JobState::kStopping:
+      if (restored.cancelled) {
+        SetState(job, JobState::kCancelled, std::string(job.reason), now);
+      } else if (!job.reason.empty()) {
+        SetState(job, JobState::kFailed, std::string(job.reason), now);
+      } else {
+        SetState(job, JobState::kFailed,
+                 stopped + "the job ended; every step was done, and titanctl weights ls " +
+                     job.job_id + " shows whether its last version was kept",
+                 now);
+      }
+      break;
+    default:
+      SetState(job, JobState::kFailed,
+               stopped + "the job ran (" + std::to_string(job.steps_done) + " of " +
+                   std::to_string(job.spec->schedule.steps) +
+                   " steps were done); submit it again: this version does not resume jobs",
+               now);
+  }
+  out_.DoDurably(EndRun{old_run_id, WorkerName{}});
 }
 
 void RunEngine::Handle(const Event& event, Instant now) {
@@ -55,10 +101,29 @@ void RunEngine::On(const SubmitJob& event, Instant now) {
   job.job_id = event.job_id;
   job.run_id = event.run_id;
   job.request_id = event.request_id;
+  job.data_digest = event.data_digest;
   job.spec = event.spec;
-  out_.Append(job.job_id, now, JobSubmitted{event.spec_bytes, event.request_id, event.run_id});
+  out_.Append(job.job_id, now,
+              JobSubmitted{event.spec_bytes, event.request_id, event.run_id, event.data_digest});
   SetState(job, JobState::kQueued, "", now);
   queue_.push_back(event);
+}
+
+void RunEngine::On(const JobPrepared& event, Instant now) {
+  const auto waiting = std::find_if(queue_.begin(), queue_.end(), [&](const SubmitJob& queued) {
+    return queued.job_id == event.job_id;
+  });
+  if (waiting == queue_.end() || waiting->dataset != nullptr) return;  // cancelled meanwhile
+  if (event.status.ok()) {
+    waiting->dataset = event.dataset;
+    waiting->stop_token_ids = event.stop_token_ids;
+    return;
+  }
+  queue_.erase(waiting);
+  SetState(jobs_.at(event.job_id), JobState::kFailed,
+           "the orchestrator was started again and could not prepare the job once more: " +
+               MessageOf(event.status) + "; mend it and submit the job again",
+           now);
 }
 
 void RunEngine::On(const CancelJob& event, Instant now) {
@@ -74,6 +139,7 @@ void RunEngine::On(const CancelJob& event, Instant now) {
 }
 
 void RunEngine::On(const WorkerReady& event, Instant now) {
+  last_lost_.erase(event.role);
   switch (event.role) {
     case WorkerRole::kGenerator:
       if (!fleet_.Join(event)) return;
@@ -97,24 +163,28 @@ void RunEngine::On(const WorkerSilent& event, Instant) {
 
 void RunEngine::On(const WorkerLost& event, Instant now) {
   const std::string& id = event.name.worker_id;
+  const std::string lost = id + " was lost: " + event.reason;
   size_t reissued = 0;
   if (fleet_.Leave(event.name, &reissued)) {
+    last_lost_[WorkerRole::kGenerator] = lost;
     counters_.samples_reissued += reissued;
     Message(id + " was lost (" + event.reason + ")" +
             (reissued == 0 ? "" : "; " + std::to_string(reissued) + " samples are issued again"));
     return;
   }
   if (scorer_.Leave(event.name, now)) {
+    last_lost_[WorkerRole::kReward] = lost;
     Message(id + " was lost (" + event.reason + "); its items are sent again");
     return;
   }
   const auto trainer = trainers_.find(id);
   if (trainer != trainers_.end() && trainer->second == event.name) {
     trainers_.erase(trainer);
+    last_lost_[WorkerRole::kTrainer] = lost;
     if (run_.has_value() && run_->trainer == event.name && run_->trainer_alive) {
       run_->trainer_alive = false;
       if (run_->phase != Phase::kStopping) {
-        Fail("the trainer " + id + " was lost (" + event.reason + ")", now);
+        Fail("the trainer (worker " + id + ") was lost " + WhereLost(event), now);
       }
     }
     return;
@@ -122,10 +192,26 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
   const auto store = weight_stores_.find(id);
   if (store != weight_stores_.end() && store->second == event.name) {
     weight_stores_.erase(store);
+    last_lost_[WorkerRole::kWeightStore] = lost;
     if (run_.has_value() && (run_->phase == Phase::kStartingRun || IsRunning())) {
-      Fail("the weight store " + id + " was lost (" + event.reason + ")", now);
+      Fail("the weight store (worker " + id + ") was lost " + WhereLost(event), now);
     }
   }
+}
+
+std::string RunEngine::WhereLost(const WorkerLost& event) const {
+  const Step steps = run_->spec->schedule.steps;
+  std::string where = "before step " + std::to_string(run_->committed) + " could be trained";
+  if (run_->phase == Phase::kStartingRun) {
+    where = "while the model was loaded";
+  } else if (run_->training.has_value()) {
+    where = "in step " + std::to_string(run_->training->step);
+  } else if (run_->committed == steps) {
+    where = "after the last step";
+  }
+  return where + " (" + event.reason + "); titanctl logs " + event.name.worker_id +
+         " shows its last words; start the cluster anew (titanctl down, then titanctl up) and "
+         "submit the job again";
 }
 
 void RunEngine::Advance(Instant now) {
@@ -147,7 +233,7 @@ void RunEngine::Advance(Instant now) {
 }
 
 void RunEngine::BeginNextJob(Instant now) {
-  if (queue_.empty()) return;
+  if (queue_.empty() || queue_.front().dataset == nullptr) return;
   const SubmitJob submit = std::move(queue_.front());
   queue_.pop_front();
   JobInfo& job = jobs_.at(submit.job_id);
@@ -171,15 +257,19 @@ void RunEngine::BeginNextJob(Instant now) {
 
 std::string RunEngine::MissingWorkers() const {
   std::string missing;
+  const auto lost = [&](WorkerRole role) {
+    const auto last = last_lost_.find(role);
+    return last == last_lost_.end() ? "" : " (" + last->second + ")";
+  };
   const auto add = [&](const std::string& what) {
     missing += (missing.empty() ? "no " : ", no ") + what;
   };
-  if (trainers_.empty()) add("trainer");
-  if (weight_stores_.empty()) add("weight store");
-  if (fleet_.num_generators() == 0) add("generator");
+  if (trainers_.empty()) add("trainer" + lost(WorkerRole::kTrainer));
+  if (weight_stores_.empty()) add("weight store" + lost(WorkerRole::kWeightStore));
+  if (fleet_.num_generators() == 0) add("generator" + lost(WorkerRole::kGenerator));
   if (!scorer_.HasGrader(run_->spec->reward.grader)) {
     const std::string& grader = run_->spec->reward.grader;
-    add("reward service with the grader " + grader);
+    add("reward service with the grader " + grader + lost(WorkerRole::kReward));
     const std::vector<std::string> served = scorer_.graders();
     if (const std::string nearest = NearestName(grader, served); !nearest.empty()) {
       missing += " (did you mean " + nearest + "?)";
@@ -213,7 +303,8 @@ void RunEngine::AdvanceStart(Instant now) {
     run_->phase_since = now;
     out_.DoDurably(StartRun{run_->trainer, run_->job->run_id, run_->spec, deadlines.first_step_ms});
   } else if (now - run_->phase_since > Millis(deadlines.workers_ms)) {
-    Fail(missing + " within deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) + " ms)",
+    Fail(missing + " within deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) +
+             " ms)" + kStartWorkers,
          now);
   }
 }
@@ -221,7 +312,9 @@ void RunEngine::AdvanceStart(Instant now) {
 void RunEngine::On(const RunStarted& event, Instant now) {
   if (!IsCurrent(event.run_id) || run_->phase != Phase::kStartingRun) return;
   if (!event.status.ok()) {
-    Fail("the trainer could not start the run: " + MessageOf(event.status), now);
+    Fail("the trainer (worker " + run_->trainer.worker_id +
+             ") could not start the run: " + MessageOf(event.status),
+         now);
     return;
   }
   run_->phase = Phase::kRunning;

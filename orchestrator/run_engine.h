@@ -31,16 +31,30 @@
 
 namespace titan::orchestrator {
 
+// A job of an earlier life, as the journal tells it.
+struct RestoredJob {
+  JobInfo info;
+  std::string spec_bytes;
+  bool cancelled = false;   // STOPPING because of a cancellation
+  std::string next_run_id;  // when it has to start anew
+};
+
+// What follows a sentence about workers that are not there.
+inline constexpr char kStartWorkers[] =
+    "; titanctl status shows who runs, titanctl logs why one ended; start what is missing "
+    "(titanctl down, then titanctl up start everything) and submit the job again";
+
 class RunEngine {
  public:
   RunEngine() = default;
   RunEngine(const RunEngine&) = delete;
   RunEngine& operator=(const RunEngine&) = delete;
 
-  // Jobs of an earlier life, read from the journal. Those that were not final end as FAILED, and
-  // their runs end at the weight store.
-  // Call before the first event.
-  void Restore(std::vector<JobInfo> jobs, Instant now);
+  // Jobs of an earlier life, in order of submission. Those that had not begun are queued again in
+  // that order, before every new one, and run once their JobPrepared came; one that was STARTING
+  // gets its next_run_id. Those that had begun end, FAILED unless they were being cancelled. The
+  // runs that may exist end at the weight store. Call before the first event.
+  void Restore(std::vector<RestoredJob> jobs, Instant now);
 
   void Handle(const Event& event, Instant now);
   // Deadlines and retries; call it at least every 100 ms.
@@ -93,6 +107,7 @@ class RunEngine {
 
   // Events.
   void On(const SubmitJob& event, Instant now);
+  void On(const JobPrepared& event, Instant now);
   void On(const CancelJob& event, Instant now);
   void On(const WorkerReady& event, Instant now);
   void On(const WorkerLost& event, Instant now);
@@ -115,8 +130,11 @@ class RunEngine {
   void AdvanceStart(Instant now);
   void AdvanceRunning(Instant now);
   void AdvanceStopping(Instant now);
-  // What the run lacks in workers; empty: nothing.
+  // What the run lacks in workers, and how it was lost; empty: nothing.
   std::string MissingWorkers() const;
+  void RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Instant now);
+  // "in step 3 (why); what to do": of a worker that the run cannot do without.
+  std::string WhereLost(const WorkerLost& event) const;
 
   void OpenSteps(Instant now);
   void AdmitGroup(const Group& group, Instant now);
@@ -137,12 +155,13 @@ class RunEngine {
 
   Outbox out_;
   std::map<std::string, JobInfo> jobs_;  // by job id
-  std::deque<SubmitJob> queue_;
+  std::deque<SubmitJob> queue_;          // without a dataset: waits for its JobPrepared
   std::optional<Run> run_;
   Fleet fleet_;
   Scorer scorer_;
   std::map<std::string, WorkerName> trainers_;  // by worker id
   std::map<std::string, WorkerName> weight_stores_;
+  std::map<WorkerRole, std::string> last_lost_;  // how the last one of a role was lost
   Counters counters_;
 };
 

@@ -186,7 +186,10 @@ void RunEngine::On(const StepTrained& event, Instant now) {
   }
   const std::string what = "step " + std::to_string(event.step);
   if (!event.status.ok()) {
-    Fail("the trainer failed in " + what + ": " + MessageOf(event.status), now);
+    const std::string& id = run_->trainer.worker_id;
+    Fail("the trainer (worker " + id + ") failed in " + what + ": " + MessageOf(event.status) +
+             "; titanctl logs " + id + " shows more",
+         now);
     return;
   }
   if (event.result.version != event.step + 1) {
@@ -346,7 +349,8 @@ void RunEngine::AdvanceRunning(Instant now) {
   } else if (!run_->missing_since.has_value()) {
     run_->missing_since = now;
   } else if (now - *run_->missing_since > Millis(deadlines.workers_ms)) {
-    Fail(missing + " for deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) + " ms)",
+    Fail(missing + " for deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) + " ms)" +
+             kStartWorkers,
          now);
     return;
   }

@@ -10,11 +10,13 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <thread>
 
 #include <nlohmann/json.hpp>
 
 #include "clients/cli/commands.h"
+#include "clients/cli/down_view.h"
 #include "clients/cli/job_view.h"
 #include "clients/cluster/cluster.h"
 #include "clients/cluster/cluster_config.h"
@@ -95,6 +97,39 @@ std::string StillRunning(const std::string& folder) {
     names += (names.empty() ? "" : ", ") + process.value("name", "");
   }
   return names;
+}
+
+// Names of the processes that have ended and are not started again.
+std::vector<std::string> GoneForGood(const Json& supervisor) {
+  std::vector<std::string> names;
+  for (const auto& process : supervisor["processes"]) {
+    if (!process.is_object() || process.value("state", "") == "running") continue;
+    names.push_back(process.value("name", ""));
+  }
+  return names;
+}
+
+// What to do about a degraded cluster.
+std::string FixOf(const Json& supervisor, const std::string& data) {
+  std::string fix;
+  for (const std::string& name : GoneForGood(supervisor)) {
+    fix += "titanctl logs " + name + " --data " + data + " shows the last words of " + name + "; ";
+  }
+  return fix + "titanctl down --data " + data + " && titanctl up --data " + data +
+         " starts everything anew, queued jobs stay";
+}
+
+// What the end of the cluster does to its jobs; Unavailable: nobody is there to say it.
+StatusOr<JobsAtDown> AskForJobs(const Json& supervisor, const Common& common) {
+  for (const std::string& name : GoneForGood(supervisor)) {
+    if (name == "orchestrator") {
+      return Unavailable("the orchestrator has ended before; queued jobs stay queued");
+    }
+  }
+  TITAN_ASSIGN_OR_RETURN(const std::string address, cluster::OrchestratorAddressOf(common.data));
+  TITAN_ASSIGN_OR_RETURN(const auto client, cluster::JobClient::Connect(address));
+  TITAN_ASSIGN_OR_RETURN(const auto jobs, client->ListJobs());
+  return SortForDown(jobs);
 }
 
 // Everything until the end of the pipe. The first time that `signal` is requested meanwhile, `pid`
@@ -255,9 +290,16 @@ int Supervise(const Common& common, const UpOptions& options, int report_fd) {
 
 int Down(const Common& common) {
   const std::string& folder = common.data;
+  std::optional<JobsAtDown> jobs;
   const auto ended = [&](const std::string& text) {
     if (common.json) {
-      std::cout << Json({{"data_folder", folder}, {"state", "stopped"}}).dump(2) << std::endl;
+      Json out({{"data_folder", folder}, {"state", "stopped"}});
+      if (jobs.has_value()) {
+        out["ended_jobs"] = out["queued_jobs"] = Json::array();
+        for (const auto& job : jobs->ended) out["ended_jobs"].push_back(job.job_id());
+        for (const auto& job : jobs->kept) out["queued_jobs"].push_back(job.job_id());
+      }
+      std::cout << out.dump(2) << std::endl;
     } else {
       std::cout << text << std::endl;
     }
@@ -273,6 +315,15 @@ int Down(const Common& common) {
   // One that ends already would take a second signal as: at once, whoever still runs.
   const std::string state = (*supervisor)["state"].get<std::string>();
   const bool ending = state == "stopping" || state == "failed";
+  if (!ending) {
+    auto asked = AskForJobs(*supervisor, common);
+    if (asked.ok()) {
+      jobs = *std::move(asked);
+      std::cerr << FormatJobsAtDown(*jobs, folder) << std::flush;
+    } else {
+      std::cerr << "the jobs are not known: " << MessageOf(asked.status()) << std::endl;
+    }
+  }
   if (!ending && (pid <= 1 || kill(pid, SIGTERM) != 0)) {
     return Fail(FailedPrecondition("cannot signal the supervisor, pid " + std::to_string(pid)));
   }
@@ -305,7 +356,7 @@ int ShowStatus(const Common& common) {
   Json out;
   out["data_folder"] = common.data;
   const bool local = common.address.empty();
-  std::string state = "unknown", reason, note;
+  std::string state = "unknown", reason, note, fix;
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "PID", "STATE", "RESTARTS", "ADDRESS", "DOING"}};
   if (local) {
@@ -326,6 +377,7 @@ int ShowStatus(const Common& common) {
     out["supervisor"] = *supervisor;
     note = ProgramsChanged(*supervisor, common.data);
     if (!note.empty()) out["note"] = note;
+    if (state == "degraded") out["fix"] = fix = FixOf(*supervisor, common.data);
   }
   out["state"] = state;
   const auto address = OrchestratorOf(common);
@@ -390,6 +442,7 @@ int ShowStatus(const Common& common) {
     const cluster::Color color = state == "running" ? cluster::Color::kGreen : cluster::Color::kRed;
     std::cout << "cluster in " << common.data << ": " << terminal.Paint(color, state)
               << (reason.empty() ? "" : " (" + reason + ")") << "\n"
+              << (fix.empty() ? "" : "fix: " + fix + "\n")
               << (note.empty() ? "" : "note: " + note + "\n");
   }
   std::cout << cluster::FormatTable(rows);

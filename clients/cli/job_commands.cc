@@ -192,15 +192,18 @@ int Watch(const Common& common, const std::string& job_id) {
 int Cancel(const Common& common, const std::string& job_id, const std::string& reason) {
   auto client = ConnectTo(common);
   if (!client.ok()) return Fail(client.status());
+  const auto before = (*client)->Get(job_id);
+  if (!before.ok()) return Fail(before.status());
   const auto job = (*client)->Cancel(job_id, reason);
   if (!job.ok()) return Fail(job.status());
   if (common.json) {
     std::cout << rpc::ToJsonText(*job) << std::endl;
     return kExitOk;
   }
-  using orchestrator::v1::JobState;
-  const bool ended_before =
-      job->state() == JobState::JOB_STATE_SUCCEEDED || job->state() == JobState::JOB_STATE_FAILED;
+  // It may also have ended in between, otherwise than by this.
+  const bool ended_before = cluster::IsFinal(before->state()) ||
+                            job->state() == orchestrator::v1::JOB_STATE_SUCCEEDED ||
+                            job->state() == orchestrator::v1::JOB_STATE_FAILED;
   std::cout << "job " << job->job_id() << (ended_before ? " had ended already: " : ": ")
             << cluster::NameOf(job->state()) << std::endl;
   return kExitOk;

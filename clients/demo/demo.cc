@@ -152,7 +152,11 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   }
   interrupter.join();
   client->reset();  // an idle connection would hold up the orchestrator's shutdown
-  if (interrupted) std::cout << "\ninterrupted: ending the daemons" << std::endl;
+  if (interrupted) {
+    std::cout << fmt::format("\ninterrupted after {} of {} steps: the job ends with its daemons\n",
+                             progress.steps().size(), options.steps)
+              << std::flush;
+  }
   (*cluster)->Stop();
   const auto failures = Failures(*job, progress);
   std::cout << progress.Summary();

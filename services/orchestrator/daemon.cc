@@ -20,7 +20,6 @@ namespace titan::orchestrator {
 namespace {
 
 constexpr rpc::Milliseconds kTick{50};
-constexpr rpc::Milliseconds kRetry{500};
 
 }  // namespace
 
@@ -84,6 +83,11 @@ OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& con
              rpc::Milliseconds(config.rpc_deadline_ms()),
              0,
              [this](const Event& event) { driver_->Deliver(event); },
+             [this](const WorkerName& name, const std::string& reason) {
+               if (workers_.Remove(name)) Lose(name, reason);
+             },
+             [this](const std::string& reason) { LoseWeightStore(reason); },
+             config.weightstore_address(),
              {},
              {}},
       generators_(ports_),
@@ -98,7 +102,7 @@ OrchestratorDaemon::~OrchestratorDaemon() = default;
 std::vector<grpc::Service*> OrchestratorDaemon::services() { return {service_.get()}; }
 
 void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
-  std::vector<JobInfo> infos;
+  std::vector<RestoredJob> restored;
   for (JournaledJob& job : jobs) {
     const std::string& id = job.info.job_id;
     submissions_[job.info.request_id] = {Hash64(job.spec_bytes), id,
@@ -126,15 +130,20 @@ void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
       }
       log_.Add(id, std::move(event));
     }
-    infos.push_back(std::move(job.info));
+    const JobState state = job.info.state;
+    if (state == JobState::kQueued || state == JobState::kStarting) queued_before_.push_back(id);
+    std::string next_run_id = NewRunId(id, job.info.request_id);
+    restored.push_back(
+        {job.info, std::move(job.spec_bytes), job.cancelled, std::move(next_run_id)});
   }
-  driver_->Restore(std::move(infos));
+  driver_->Restore(std::move(restored));
 }
 
 asio::awaitable<Status> OrchestratorDaemon::Start() {
   context_.set_ready(false, "waiting for the weight store");
   Spawn(TickLoop());
   Spawn(WeightStoreLoop());
+  Spawn(PrepareQueued());
   co_return OkStatus();
 }
 
@@ -212,13 +221,17 @@ asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
       }
     } else if (weight_store_name_.has_value() &&
                now - last_answer > Millis(config_.worker_timeout_ms())) {
-      TITAN_LOG(kError, "weight_store_lost", {"status", *status});
-      context_.set_ready(false, "the weight store does not answer");
-      driver_->Deliver(WorkerLost{*std::exchange(weight_store_name_, std::nullopt),
-                                  "it does not answer: " + MessageOf(*status)});
+      LoseWeightStore("it does not answer: " + MessageOf(*status));
     }
     co_await Sleep(ports_.epoch == 0 ? rpc::Milliseconds(100) : pause);
   }
+}
+
+void OrchestratorDaemon::LoseWeightStore(const std::string& reason) {
+  if (!weight_store_name_.has_value()) return;
+  TITAN_LOG(kError, "weight_store_lost", {"reason", reason});
+  context_.set_ready(false, "the weight store does not answer");
+  driver_->Deliver(WorkerLost{*std::exchange(weight_store_name_, std::nullopt), reason});
 }
 
 // ---- workers ----

@@ -49,6 +49,9 @@ rpc::DaemonSpec<config::v1::OrchestratorConfig> MakeDaemonSpec();
 // Opens <data folder>/journal and <data folder>/segments.
 StatusOr<std::unique_ptr<Journal>> OpenJournal(const std::string& data_folder);
 
+// Between two tries of what did not answer.
+inline constexpr rpc::Milliseconds kRetry{500};
+
 class OrchestratorDaemon final : public rpc::DaemonService, private Observer, private JournalPort {
  public:
   static StatusOr<std::unique_ptr<OrchestratorDaemon>> Create(
@@ -109,6 +112,12 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   void OnJournalFailure(const Status& status) override;
 
   void Restore(std::vector<JournaledJob> jobs);
+  // Reads the data of the jobs that an earlier life queued, in their order.
+  asio::awaitable<void> PrepareQueued();
+  // What a job would wait for when its turn came now; empty: nothing. Reward services are not
+  // among it: their port says more.
+  std::vector<std::string> WorkerWarnings(const JobSpec& spec) const;
+  std::string NewRunId(const std::string& job_id, const std::string& request_id) const;
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,
                                                            Submission* submission);
   // The prompts of a job: those it runs with, or read again for the last job that was asked about.
@@ -127,6 +136,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   void Introduce(const WorkerName& name);
   void TryIntroduce(const WorkerName& name);
   void Lose(const WorkerName& name, const std::string& reason);
+  void LoseWeightStore(const std::string& reason);
   bool IsRegistered(const WorkerName& name) const;
   void Spawn(asio::awaitable<void> loop);
   asio::awaitable<void> TickLoop();
@@ -150,6 +160,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   OrchestratorMetrics metrics_;
   std::unique_ptr<Service> service_;
   std::map<std::string, Submission> submissions_;  // by request id
+  std::vector<std::string> queued_before_;         // ids of jobs, see PrepareQueued
   uint64_t next_job_ = 1;
   std::optional<WorkerName> weight_store_name_;  // while it answers
   uint64_t weight_store_lives_ = 0;

@@ -76,6 +76,7 @@ asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
   for (const FieldProblem& problem : reward.problems)
     add_problem(problem.path, problem.description);
   for (const std::string& warning : reward.warnings) response.add_warnings(warning);
+  for (const std::string& warning : WorkerWarnings(*spec)) response.add_warnings(warning);
   response.set_data_rows(prepared->dataset->rows.size());
   size_t longest = 0;
   for (const DataRow& row : prepared->dataset->rows) {

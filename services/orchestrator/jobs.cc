@@ -141,6 +141,9 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   const GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
   if (!reward.problems.empty()) co_return SpecProblems(reward.problems);
   for (const std::string& warning : reward.warnings) submission->warnings.push_back(warning);
+  for (std::string& warning : WorkerWarnings(*spec)) {
+    submission->warnings.push_back(std::move(warning));
+  }
   // While another job lives its memory is not free, but will be: only an idle fleet can say no.
   const auto& jobs = driver_->engine().jobs();
   const bool idle = std::all_of(jobs.begin(), jobs.end(),
@@ -157,15 +160,14 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
 
   struct SubmitJob submit;
   submit.job_id = "job-" + std::to_string(next_job_++);
-  // Unique for ever in the weight store; no result depends on it.
-  submit.run_id =
-      submit.job_id + "-" + ToHex(Hash64(request.request_id() + context_.incarnation)).substr(0, 8);
+  submit.run_id = NewRunId(submit.job_id, request.request_id());
   submit.request_id = request.request_id();
   // A name may stand for another model one day; the job is of the one it stands for now.
   config::v1::JobSpec resolved = request.spec();
   if (!prepared->model_id.empty()) resolved.mutable_model()->set_id(prepared->model_id);
   submit.spec = std::make_shared<const JobSpec>(FromProto(resolved));
   submit.spec_bytes = resolved.SerializeAsString();
+  submit.data_digest = prepared->data_digest;
   submit.dataset = prepared->dataset;
   submit.stop_token_ids = prepared->renderer->stop_token_ids();
   submission->job_id = submit.job_id;
@@ -176,6 +178,66 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   for (const std::string& warning : submission->warnings) response.add_warnings(warning);
   driver_->Deliver(submit);
   co_return response;
+}
+
+std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec) const {
+  bool trainer = false, generator = false;
+  for (const auto& [id, record] : workers_.workers()) {
+    trainer = trainer || record.ready.role == WorkerRole::kTrainer;
+    generator = generator || record.ready.role == WorkerRole::kGenerator;
+  }
+  std::string missing;
+  const auto add = [&missing](const char* what) {
+    missing += std::string(missing.empty() ? "no " : " and no ") + what;
+  };
+  if (!trainer) add("trainer");
+  if (!generator) add("generator");
+  if (!weight_store_name_.has_value()) add("weight store");
+  if (missing.empty()) return {};
+  return {missing + " is registered now; when its turn comes the job waits " +
+          std::to_string(spec.deadlines.workers_ms) +
+          " ms (deadlines.workers_ms) for what is missing, and then fails; see titanctl status, "
+          "and titanctl down, then titanctl up start the cluster anew"};
+}
+
+// Unique for ever in the weight store; no result depends on it.
+std::string OrchestratorDaemon::NewRunId(const std::string& job_id,
+                                         const std::string& request_id) const {
+  return job_id + "-" + ToHex(Hash64(request_id + context_.incarnation)).substr(0, 8);
+}
+
+asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
+  for (const std::string& job_id : queued_before_) {
+    const JobInfo& job = driver_->engine().jobs().at(job_id);
+    if (job.state != JobState::kQueued) continue;  // cancelled meanwhile
+    const std::shared_ptr<const JobSpec> spec = job.spec;
+    const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
+      return PrepareData(*spec, data_files_, *models_);
+    };
+    const Instant begin = driver_->Now();
+    StatusOr<PreparedData> prepared = Internal("not prepared");
+    for (;;) {
+      prepared = co_await context_.blocking.Run(prepare);
+      if (stopping_) co_return;  // queued it stays
+      const StatusCode code = prepared.status().code();
+      const bool silent = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+      if (!silent || driver_->Now() - begin > Millis(spec->deadlines.workers_ms)) break;
+      co_await Sleep(kRetry);  // the weight store may still start
+    }
+    if (job.state != JobState::kQueued) continue;
+    JobPrepared event;
+    event.job_id = job_id;
+    event.status = prepared.status();
+    if (prepared.ok() && !job.data_digest.empty() && job.data_digest != prepared->data_digest) {
+      event.status = FailedPrecondition("data.path: '" + spec->data.path +
+                                        "' was changed since the job was submitted");
+    } else if (prepared.ok()) {
+      event.dataset = prepared->dataset;
+      event.stop_token_ids = prepared->renderer->stop_token_ids();
+      ports_.runs[job.run_id] = *std::move(prepared);
+    }
+    driver_->Deliver(event);
+  }
 }
 
 // What is told about jobs is durable: the state of now is told once its facts are.

@@ -36,7 +36,11 @@ struct PortContext {
   rpc::Milliseconds rpc_deadline;
   uint64_t epoch = 0;                         // of this orchestrator; 0: not known yet
   std::function<void(const Event&)> deliver;  // to the driver
-  std::map<std::string, PreparedData> runs;   // by run id, while the job lives
+  // A worker or the weight store is known to be gone, and why.
+  std::function<void(const WorkerName&, const std::string&)> lost;
+  std::function<void(const std::string&)> store_lost;
+  std::string weightstore_address;
+  std::map<std::string, PreparedData> runs;  // by run id, while the job lives
   std::map<WorkerName, RewardDescription> rewards;
 
   // Loading, pinning and keeping move a whole version.

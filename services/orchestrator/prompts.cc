@@ -181,6 +181,7 @@ StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_fi
   PreparedData prepared;
   prepared.renderer = std::move(renderer);
   prepared.model_id = texts.id;
+  prepared.data_digest = DataIdOf(*bytes);
   prepared.dataset = std::make_shared<const Dataset>(std::move(dataset));
   return prepared;
 }

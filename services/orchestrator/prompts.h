@@ -76,7 +76,8 @@ class PromptRenderer {
 struct PreparedData {
   std::shared_ptr<const PromptRenderer> renderer;
   std::shared_ptr<const Dataset> dataset;
-  std::string model_id;  // what model.id stands for, when it may be a name; "" = there is none
+  std::string model_id;     // what model.id stands for, when it may be a name; "" = there is none
+  std::string data_digest;  // of the data file's bytes: the id that it would be stored under
 };
 // Reads the data file (the one at data.path, or of data.id in `data_files`) and the model's
 // tokenizer, renders all prompts, checks data.held_out. Blocks.

@@ -15,6 +15,7 @@ using Async = pb::RewardService::StubInterface::async_interface;
 namespace {
 
 constexpr size_t kMaxRequestBytes = size_t{900} << 10;  // a message carries at most 1 MiB
+constexpr size_t kMaxRowsTried = 16;                    // at a submission
 
 ScoreOutcome FromProto(const pb::ScoreResult& result) {
   ScoreOutcome outcome;
@@ -55,6 +56,16 @@ Status Explained(const Status& status, rpc::Milliseconds deadline) {
                                            (MessageOf(status).empty() ? "" : ": ") +
                                            MessageOf(status));
   }
+}
+
+// At most `max` of `num` rows, evenly spread, ascending: the first, the last, some between.
+std::vector<size_t> RowsToTry(size_t num, size_t max) {
+  const size_t tried = std::min(num, std::max<size_t>(1, max));
+  std::vector<size_t> rows;
+  for (size_t i = 0; i < tried; ++i) {
+    rows.push_back(tried == 1 ? 0 : i * (num - 1) / (tried - 1));
+  }
+  return rows;
 }
 
 // The answers of the parts of one Score, put together.
@@ -144,16 +155,18 @@ void GrpcRewardPort::Describe(const WorkerName& name, std::function<void(Status)
   rpc::CallUnaryThen(
       context_.client, **stub, &Async::Describe, pb::DescribeRequest(), context_.rpc_deadline,
       [this, name, done = std::move(done), stub = *stub](StatusOr<pb::DescribeResponse> reply) {
-        if (reply.ok()) {
-          RewardDescription& d = context_.rewards[name];
-          d.max_batch_items = std::max(1u, reply->max_batch_items());
-          for (const auto& grader : reply->graders()) {
-            d.grader_versions[grader.name()] = grader.version();
-          }
-        }
+        if (reply.ok()) Remember(name, *reply);
         const Status status = Explained(reply.status(), context_.rpc_deadline);
         done(status.ok() ? status : Annotate(status, "Describe"));
       });
+}
+
+void GrpcRewardPort::Remember(const WorkerName& name, const pb::DescribeResponse& description) {
+  RewardDescription& d = context_.rewards[name];
+  d.max_batch_items = std::max(1u, description.max_batch_items());
+  for (const auto& grader : description.graders()) {
+    d.grader_versions[grader.name()] = grader.version();
+  }
 }
 
 asio::awaitable<GrpcRewardPort::Checked> GrpcRewardPort::Check(
@@ -187,24 +200,50 @@ asio::awaitable<GrpcRewardPort::Checked> GrpcRewardPort::Check(
   auto stub = stubs_.Get(context_.workers, service->ready.name);
   if (!stub.ok() || data->dataset->rows.empty()) co_return checked;
   const std::shared_ptr<Stub> kept = *stub;
-  const DataRow& row = data->dataset->rows.front();
+  const WorkerName name = service->ready.name;
+  if (context_.rewards.count(name) == 0) {  // it has just registered
+    pb::DescribeRequest describe;
+    const auto description = co_await rpc::CallUnary(context_.client, *kept, &Async::Describe,
+                                                     std::move(describe), context_.rpc_deadline);
+    const WorkerRecord* record = context_.workers.Find(name.worker_id);
+    if (!description.ok() || record == nullptr || record->ready.name != name) co_return checked;
+    Remember(name, *description);
+  }
+  const size_t max_items = context_.rewards[name].max_batch_items;
+  const std::vector<DataRow>& rows = data->dataset->rows;
   pb::ScoreRequest request;
   request.set_request_id("check-" + std::to_string(++num_checks_));
   request.set_grader(reward.grader);
   request.set_parameters_json(reward.grader_parameters_json);
-  pb::ScoreItem& item = *request.add_items();
-  item.set_prompt(row.rendered_prompt);
-  item.set_answer(row.answer);
-  item.set_metadata_json(row.metadata_json);
+  std::vector<uint64_t> lines;
+  size_t bytes = 0;
+  for (const size_t row : RowsToTry(rows.size(), std::min(max_items, kMaxRowsTried))) {
+    pb::ScoreItem item;
+    item.set_sample_id(row);
+    item.set_prompt(rows[row].rendered_prompt);
+    item.set_answer(rows[row].answer);
+    item.set_metadata_json(rows[row].metadata_json);
+    const size_t size = item.ByteSizeLong();
+    if (!lines.empty() && bytes + size > kMaxRequestBytes) continue;
+    bytes += size;
+    *request.add_items() = std::move(item);
+    lines.push_back(rows[row].line);
+  }
   const auto reply = co_await rpc::CallUnary(context_.client, *kept, &Async::Score,
                                              std::move(request), context_.rpc_deadline);
   if (reply.status().code() == StatusCode::kInvalidArgument) {
     checked.problems.push_back({"reward.grader_parameters_json", MessageOf(reply.status())});
-  } else if (reply.ok() && reply->results_size() == 1 && reply->results(0).has_infra_fault()) {
-    checked.problems.push_back(
-        {spec->data.id.empty() ? "data.path" : "data.id",
-         "line " + std::to_string(row.line) + ": the grader " + reward.grader +
-             " cannot score this row: " + reply->results(0).infra_fault().reason()});
+    co_return checked;
+  }
+  if (!reply.ok() || static_cast<size_t>(reply->results_size()) != lines.size()) co_return checked;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const pb::ScoreResult& result = reply->results(static_cast<int>(i));
+    if (!result.has_infra_fault()) continue;
+    checked.problems.push_back({spec->data.id.empty() ? "data.path" : "data.id",
+                                "line " + std::to_string(lines[i]) + ": the grader " +
+                                    reward.grader +
+                                    " cannot score this row: " + result.infra_fault().reason()});
+    break;
   }
   co_return checked;
 }

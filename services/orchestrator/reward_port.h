@@ -33,13 +33,15 @@ class GrpcRewardPort final : public RewardPort {
     std::vector<std::string> warnings;
   };
   // What the registered services say to a job's reward before it starts: whether one has the
-  // grader, and whether that takes the parameters, by scoring an empty reply to `row` once. A
-  // service that does not answer is no problem here.
+  // grader, and whether that takes the parameters and the data, by scoring an empty reply to some
+  // rows once. A service that does not answer is no problem here.
   asio::awaitable<Checked> Check(std::shared_ptr<const JobSpec> spec,
                                  std::shared_ptr<const PreparedData> data);
 
  private:
   using Stub = reward::v1::RewardService::StubInterface;
+
+  void Remember(const WorkerName& name, const reward::v1::DescribeResponse& description);
 
   PortContext& context_;
   StubCache<reward::v1::RewardService> stubs_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "services/orchestrator/convert.h"
+#include "services/orchestrator/probe.h"
 
 namespace titan::orchestrator {
 
@@ -95,10 +96,11 @@ void GrpcTrainerPort::Start(const StartRun& action) {
   *request.mutable_spec() = ToProto(*action.spec);
   rpc::CallUnaryThen(context_.client, **stub, &Async::StartRun, std::move(request),
                      rpc::Milliseconds(action.deadline_ms),
-                     [this, answer, stub = *stub](StatusOr<pb::StartRunResponse> reply) mutable {
+                     [this, answer, trainer = action.trainer,
+                      stub = *stub](StatusOr<pb::StartRunResponse> reply) mutable {
                        answer.status = reply.status();
                        if (reply.ok()) answer.weights_digest = reply->weights_digest();
-                       context_.deliver(answer);
+                       DeliverFailure(trainer, reply.status(), answer);
                      });
 }
 
@@ -122,16 +124,41 @@ void GrpcTrainerPort::Train(const TrainStep& action) {
     if (at > shared->samples.size()) return std::nullopt;
     return Sample(shared->samples[at - 1], *shared->dataset);
   };
-  auto stream = rpc::CallClientStream(
-      context_.client, **stub, &Async::TrainStep, std::move(next),
-      rpc::Milliseconds(action.deadline_ms),
-      [this, answer, stub = *stub](StatusOr<pb::TrainStepResponse> reply) mutable {
-        answer.status = reply.status();
-        if (reply.ok()) answer.result = FromProto(*reply);
-        steps_.erase(answer.run_id);
-        context_.deliver(answer);
-      });
+  auto stream = rpc::CallClientStream(context_.client, **stub, &Async::TrainStep, std::move(next),
+                                      rpc::Milliseconds(action.deadline_ms),
+                                      [this, answer, trainer = action.trainer, stub = *stub](
+                                          StatusOr<pb::TrainStepResponse> reply) mutable {
+                                        answer.status = reply.status();
+                                        if (reply.ok()) answer.result = FromProto(*reply);
+                                        steps_.erase(answer.run_id);
+                                        DeliverFailure(trainer, reply.status(), answer);
+                                      });
   steps_[action.run_id] = {action.trainer, std::move(stream)};
+}
+
+void GrpcTrainerPort::DeliverFailure(const WorkerName& trainer, const Status& status,
+                                     Event answer) {
+  const WorkerRecord* record = context_.workers.Find(trainer.worker_id);
+  if (status.code() != StatusCode::kUnavailable || record == nullptr ||
+      record->ready.name != trainer) {
+    context_.deliver(answer);
+    return;
+  }
+  // It may be the trainer that is gone, or the weight store, which a trainer cannot do without.
+  const std::string gone = MessageOf(status) + ") and nothing listens at its address any more";
+  const auto store_probed = [this, gone, answer](bool listens) {
+    if (!listens) context_.store_lost("the trainer's connection to it broke (" + gone);
+    context_.deliver(answer);
+  };
+  const auto trainer_probed = [this, gone, trainer, answer, store_probed](bool listens) {
+    if (listens) {
+      ProbePeer(context_.client.control(), context_.weightstore_address, store_probed);
+      return;
+    }
+    context_.lost(trainer, "the connection broke (" + gone);
+    context_.deliver(answer);
+  };
+  ProbePeer(context_.client.control(), record->address, trainer_probed);
 }
 
 void GrpcTrainerPort::End(const EndRun& action, std::function<void()> done) {

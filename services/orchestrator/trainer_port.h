@@ -28,6 +28,10 @@ class GrpcTrainerPort final : public TrainerPort {
   void Forget(const WorkerName& name);
 
  private:
+  // Delivers the answer to a call; if that failed because the trainer or the weight store is gone,
+  // their loss is told first.
+  void DeliverFailure(const WorkerName& trainer, const Status& status, Event answer);
+
   PortContext& context_;
   StubCache<trainer::v1::TrainerService> stubs_;
   struct StepCall {

@@ -6,7 +6,7 @@ titan_test(job_test LABEL e2e TIMEOUT 600
   DEPENDS demo_programs titan-journal)
 set_tests_properties(e2e/job_test PROPERTIES RUN_SERIAL ON)
 titan_test(cli_test LABEL e2e TIMEOUT 600
-  SOURCES e2e/cli_test.cc e2e/tutorial_test.cc e2e/small_job.cc support/small_model.cc
+  SOURCES e2e/cli_test.cc e2e/restart_test.cc e2e/tutorial_test.cc e2e/small_job.cc support/small_model.cc
   USES clients/cluster core/kernels core/model core/formats core/base
   LIBS nlohmann_json::nlohmann_json
   DEPENDS demo_programs titan-journal)

@@ -267,6 +267,30 @@ TEST_F(CliTest, WhatIsWrongIsRefusedByNameAndLeavesNothing) {
       Titanctl("submit " + Path("job.json") + " --set data.id=00000000000000000000000000000000"),
       7);
   EXPECT_EQ(Titanctl("get job-99"), 7);
+  // What only a reward service knows, before anything is queued.
+  for (const char* check : {"", " --check"}) {
+    const std::string job = "submit " + Path("job.json") + check;
+    EXPECT_EQ(Titanctl(job + " --set reward.grader=regex_mach"), 2);
+    EXPECT_NE(errors_.find("--set reward.grader=regex_mach: reward.grader: no registered reward "
+                           "service has the grader \"regex_mach\"; valid: "),
+              std::string::npos)
+        << errors_;
+    EXPECT_EQ(Titanctl(job + " --set 'reward.grader_parameters_json={\"patern\": \"x\"}'"), 2);
+    EXPECT_NE(errors_.find("reward.grader_parameters_json: "), std::string::npos) << errors_;
+    std::ofstream rows(Path("late.jsonl"));
+    for (int i = 1; i <= 40; ++i) {
+      rows << "{\"id\": " << i << ", \"prompt\": \"a\", \"answer\": \"" << (i < 40 ? "1" : "many")
+           << "\"}\n";
+    }
+    rows.close();
+    EXPECT_EQ(Titanctl(job + " --set data.path=" + Path("late.jsonl") +
+                       " --set reward.grader=numeric_match"
+                       " --set 'reward.grader_parameters_json={}'"),
+              2);
+    EXPECT_NE(errors_.find("data.path: line 40: the grader numeric_match cannot score this row: "),
+              std::string::npos)
+        << errors_;
+  }
   for (const json& job : Json("list")["jobs"]) EXPECT_NE(job["state"], "JOB_STATE_QUEUED");
 }
 

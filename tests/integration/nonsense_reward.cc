@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -87,7 +88,7 @@ class Judge final
       return reactor;
     }
     rv::DescribeResponse made;
-    made.set_max_batch_items(mode == "zero_batch" ? 0 : 5);
+    made.set_max_batch_items(mode == "zero_batch" ? 0 : mode.starts_with("bad_rows") ? 100 : 5);
     made.add_graders()->set_name("judge");
     *response = ToBuffer(made.SerializeAsString());
     reactor->Finish(grpc::Status::OK);
@@ -102,11 +103,18 @@ class Judge final
     // At a submission it answers well, but for the mode that refuses there.
     const bool checked = parsed.request_id().starts_with("check-");
     if (checked && mode != "refuses") {
+      // "bad_row:K", "bad_rows:K": it cannot score item K and those after it.
+      const size_t colon = mode.find(':');
+      const int bad = mode.starts_with("bad_row") ? std::atoi(mode.c_str() + colon + 1) : INT_MAX;
       rv::ScoreResponse good;
-      if (mode == "bad_row") {
-        good.add_results()->mutable_infra_fault()->set_reason("no answer");
-      } else {
-        good.add_results()->mutable_ok()->set_value(1);
+      for (int i = 0; i < parsed.items_size(); ++i) {
+        if (i >= bad) {
+          good.add_results()->mutable_infra_fault()->set_reason(
+              "no answer in item " + std::to_string(i + 1) + " of " +
+              std::to_string(parsed.items_size()));
+        } else {
+          good.add_results()->mutable_ok()->set_value(1);
+        }
       }
       *response = ToBuffer(good.SerializeAsString());
       reactor->Finish(grpc::Status::OK);

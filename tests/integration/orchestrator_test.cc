@@ -143,7 +143,10 @@ TEST_F(OrchestratorProcessTest, AKilledOrchestratorListsItsJobs) {
   EXPECT_EQ(store_.ended, 1);  // the slots of the old run are free
   const ov::Job after = Get(*job);
   EXPECT_EQ(after.state(), ov::JOB_STATE_FAILED);
-  EXPECT_NE(after.reason().find("orchestrator restarted"), std::string::npos);
+  EXPECT_EQ(
+      after.reason(),
+      "the orchestrator was stopped or died while the job ran (0 of 4 steps were done); submit "
+      "it again: this version does not resume jobs");
   EXPECT_EQ(after.name(), "test");
   const auto events = Watch(*job);
   ASSERT_FALSE(events.empty());
@@ -159,6 +162,161 @@ TEST_F(OrchestratorProcessTest, AKilledOrchestratorListsItsJobs) {
   EXPECT_TRUE(generators_[0].held.empty());
 }
 
+class RestartTest : public OrchestratorProcessTest, public ::testing::WithParamInterface<int> {
+ protected:
+  config::v1::JobSpec SpecOn(const std::string& file) const {
+    config::v1::JobSpec spec = Spec();
+    std::filesystem::copy_file(folder_ + "/data.jsonl", folder_ + "/" + file);
+    spec.mutable_data()->set_path(folder_ + "/" + file);
+    return spec;
+  }
+  void ExpectFailed(const std::string& job_id, const std::string& part) {
+    Watch(job_id);
+    EXPECT_EQ(Get(job_id).state(), ov::JOB_STATE_FAILED);
+    EXPECT_NE(Get(job_id).reason().find(part), std::string::npos)
+        << "wants: " << part << "\nsays: " << Get(job_id).reason();
+  }
+};
+
+TEST_P(RestartTest, JobsThatHadNotBegunRunInTheirOrderToTheSameBits) {
+  StartDaemon();
+  RegisterAll(1);
+  generators_[0].stuck = true;
+  const auto running = Submit(Spec(), "a");
+  ASSERT_TRUE(running.ok()) << running.status();
+  const auto first = Submit(SpecOn("first.jsonl"), "b");
+  const auto changed = Submit(SpecOn("changed.jsonl"), "c");
+  const auto gone = Submit(SpecOn("gone.jsonl"), "d");
+  const auto cancelled = Submit(Spec(), "e");
+  const auto last = Submit(Spec(), "f");
+  ASSERT_TRUE(first.ok() && changed.ok() && gone.ok() && cancelled.ok() && last.ok());
+  for (int i = 0; i < 500 && generators_[0].groups == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  const ov::Job before = Get(*first);
+  EXPECT_EQ(before.state(), ov::JOB_STATE_QUEUED);
+  Stop(GetParam());
+  generators_[0].stuck = false;
+  std::ofstream(folder_ + "/changed.jsonl", std::ios::app)
+      << "{\"id\":\"more\",\"prompt\":\"What is 2?\",\"answer\":2}\n";
+  std::filesystem::remove(folder_ + "/gone.jsonl");
+
+  StartDaemon();
+  EXPECT_EQ(Get(*running).state(), ov::JOB_STATE_FAILED);
+  Cancel(*cancelled);
+  RegisterAll(1);
+  const auto quiet = Submit(SpecOn("quiet.jsonl"), "g");
+  ASSERT_TRUE(quiet.ok()) << quiet.status();
+  const auto events = Watch(*first);
+  bool told = false;
+  for (const auto& event : events) {
+    told = told || event.message().find("keeps its place in the queue") != std::string::npos;
+  }
+  EXPECT_TRUE(told);
+  Watch(*quiet);
+  ExpectFailed(*changed, "changed.jsonl' was changed since the job was submitted; mend it and");
+  ExpectFailed(*gone, "gone.jsonl");
+  EXPECT_EQ(Get(*cancelled).state(), ov::JOB_STATE_CANCELLED);
+  for (const std::string& id : {*first, *last, *quiet}) {
+    EXPECT_EQ(Get(id).state(), ov::JOB_STATE_SUCCEEDED) << Get(id).reason();
+  }
+  const ov::Job after = Get(*first);
+  EXPECT_EQ(after.run_id(), before.run_id());
+  EXPECT_EQ(after.submitted_unix_ms(), before.submitted_unix_ms());
+  EXPECT_LE(after.ended_unix_ms(), Get(*last).running_unix_ms());
+  EXPECT_LE(Get(*last).ended_unix_ms(), Get(*quiet).running_unix_ms());
+  EXPECT_EQ(after.last_step().weights_digest(), Get(*quiet).last_step().weights_digest());
+  EXPECT_EQ(Submit(Spec(), "f").value(), *last);  // the same request again is the same job
+  const auto undisturbed = Submit(Spec(), "i");
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.status();
+  Watch(*undisturbed);
+  Stop(SIGTERM);
+  // Nothing of the restart is in what two runs are compared by.
+  EXPECT_EQ(Canonical(*last), Canonical(*undisturbed));
+}
+
+TEST_P(RestartTest, AJobThatWaitedForItsWorkersStartsAnewAsAnotherRun) {
+  StartDaemon();
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const ov::Job before = Get(*job);
+  EXPECT_EQ(before.state(), ov::JOB_STATE_STARTING);
+  Stop(GetParam());
+  StartDaemon();
+  EXPECT_NE(Get(*job).run_id(), before.run_id());
+  Stop(GetParam());  // once more, in whichever state it is
+  StartDaemon();
+  RegisterAll(1);
+  Watch(*job);
+  const ov::Job after = Get(*job);
+  EXPECT_EQ(after.state(), ov::JOB_STATE_SUCCEEDED) << after.reason();
+  EXPECT_EQ(after.submitted_unix_ms(), before.submitted_unix_ms());
+  const auto quiet = Submit(Spec(), "b");
+  ASSERT_TRUE(quiet.ok()) << quiet.status();
+  Watch(*quiet);
+  Stop(SIGTERM);
+  EXPECT_EQ(Canonical(*job), Canonical(*quiet));
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, ::testing::Values(SIGKILL, SIGTERM));
+
+TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart) {
+  StartDaemon();
+  RegisterAll(1);
+  trainer_.unavailable = true;
+  const auto refused = Submit(Spec(), "a");
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  Watch(*refused);
+  EXPECT_EQ(
+      Get(*refused).reason(),
+      "the trainer (worker trainer) failed in step 0: the disk is slow; titanctl logs trainer "
+      "shows more");
+  trainer_.unavailable = false;
+  // Another process than this one, so that it can die: it is asked to start the run, and does not
+  // live to do it.
+  ASSERT_EQ(Register("trainer", type::v1::WORKER_ROLE_TRAINER, "127.0.0.1:1", "2").error_code(),
+            grpc::StatusCode::OK);
+  const auto lost = Submit(Spec(), "b");
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  Watch(*lost);
+  const std::string reason = Get(*lost).reason();
+  EXPECT_EQ(reason.find("the trainer (worker trainer) was lost while the model was loaded (the "
+                        "connection broke ("),
+            0u)
+      << reason;
+  EXPECT_NE(reason.find("titanctl logs trainer shows its last words"), std::string::npos) << reason;
+}
+
+TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {
+  const auto has = [](const auto& warnings, const std::string& part) {
+    for (const std::string& warning : warnings) {
+      if (warning.find(part) != std::string::npos) return true;
+    }
+    return false;
+  };
+  StartDaemon();
+  const ov::CheckJobResponse nobody = Check(Spec());
+  EXPECT_TRUE(has(nobody.warnings(),
+                  "no trainer and no generator is registered now; when its turn "
+                  "comes the job waits 30000 ms (deadlines.workers_ms)"))
+      << nobody.ShortDebugString();
+  EXPECT_TRUE(has(nobody.warnings(), "no reward service is registered"));
+  EXPECT_EQ(nobody.problems_size(), 0);
+  EXPECT_TRUE(Register("trainer", type::v1::WORKER_ROLE_TRAINER, trainer_listener_.address()).ok());
+  grpc::ClientContext context;
+  ov::SubmitJobRequest request;
+  request.set_request_id("a");
+  *request.mutable_spec() = Spec();
+  ov::SubmitJobResponse response;
+  ASSERT_TRUE(stub_->SubmitJob(&context, request, &response).ok());
+  EXPECT_TRUE(has(response.warnings(), "no generator is registered now; "))
+      << response.DebugString();
+  RegisterAll(1);
+  EXPECT_FALSE(has(Check(Spec()).warnings(), "registered"));
+  Watch(response.job_id());
+  EXPECT_EQ(Get(response.job_id()).state(), ov::JOB_STATE_SUCCEEDED);
+}
+
 TEST_F(OrchestratorProcessTest, ACancelledJobLetsTheWorkersGo) {
   StartDaemon();
   RegisterAll(1);
@@ -168,12 +326,7 @@ TEST_F(OrchestratorProcessTest, ACancelledJobLetsTheWorkersGo) {
   for (int i = 0; i < 500 && generators_[0].groups == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  grpc::ClientContext context;
-  ov::CancelJobRequest request;
-  request.set_request_id("c");
-  request.set_job_id(*job);
-  ov::CancelJobResponse response;
-  ASSERT_TRUE(stub_->CancelJob(&context, request, &response).ok());
+  Cancel(*job);
   Watch(*job);
   EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_CANCELLED);
   EXPECT_EQ(Get(*job).reason(), "cancelled by user");
@@ -199,12 +352,7 @@ TEST_F(OrchestratorProcessTest, AJobThatIsCancelledInAStepDoesNotHarmTheNextOne)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   ASSERT_TRUE(trainer_.busy);
-  grpc::ClientContext context;
-  ov::CancelJobRequest request;
-  request.set_request_id("c");
-  request.set_job_id(*job);
-  ov::CancelJobResponse response;
-  ASSERT_TRUE(stub_->CancelJob(&context, request, &response).ok());
+  Cancel(*job);
   EXPECT_EQ(store_.ended, 0);
   Watch(*job);
   EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_CANCELLED);

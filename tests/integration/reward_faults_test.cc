@@ -190,13 +190,43 @@ TEST_F(RewardFaultsTest, WhatAServiceWouldRefuseIsRefusedAtTheSubmission) {
 }
 
 TEST_F(RewardFaultsTest, ARowThatTheServiceCannotScoreIsRefusedAtTheSubmission) {
-  StartJudge("bad_row");
-  const auto refused = Submit(JudgedSpec(), "bad_row");
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(
-      refused.status().ToString().find("line 1: the grader judge cannot score this row: no answer"),
-      std::string::npos)
-      << refused.status();
+  const struct {
+    std::string mode, says;
+  } cases[] = {
+      // 30 rows, and the service takes 5 items a request: the lines 1, 8, 15, 22, 30.
+      {"bad_row:0", "line 1: the grader judge cannot score this row: no answer in item 1 of 5"},
+      {"bad_row:2", "line 15: the grader judge cannot score this row: no answer in item 3 of 5"},
+      {"bad_row:4", "line 30: the grader judge cannot score this row: no answer in item 5 of 5"},
+      // It takes 100: 16 rows.
+      {"bad_rows:1", "line 2: the grader judge cannot score this row: no answer in item 2 of 16"},
+      {"bad_rows:14",
+       "line 28: the grader judge cannot score this row: no answer in item 15 of 16"},
+  };
+  for (const auto& c : cases) {
+    StartJudge(c.mode);
+    const auto refused = Submit(JudgedSpec(), c.mode);
+    ASSERT_FALSE(refused.ok()) << c.mode;
+    EXPECT_NE(refused.status().ToString().find("data.path: " + c.says), std::string::npos)
+        << c.mode << ": " << refused.status();
+    const ov::CheckJobResponse checked = Check(JudgedSpec());
+    ASSERT_EQ(checked.problems_size(), 1) << c.mode;
+    EXPECT_EQ(checked.problems(0).path(), "data.path");
+    EXPECT_EQ(checked.problems(0).description(), c.says);
+    StopJudge();
+  }
+}
+
+TEST_F(RewardFaultsTest, ACheckSaysWhatASubmissionWouldSay) {
+  StartJudge("refuses");
+  const ov::CheckJobResponse parameters = Check(JudgedSpec());
+  ASSERT_EQ(parameters.problems_size(), 1) << parameters.ShortDebugString();
+  EXPECT_EQ(parameters.problems(0).path(), "reward.grader_parameters_json");
+  JobSpec spec = JudgedSpec();
+  spec.mutable_reward()->set_grader("juge");
+  const ov::CheckJobResponse unknown = Check(spec);
+  ASSERT_EQ(unknown.problems_size(), 1) << unknown.ShortDebugString();
+  EXPECT_EQ(unknown.problems(0).path(), "reward.grader");
+  EXPECT_NE(unknown.problems(0).description().find("valid: "), std::string::npos);
 }
 
 TEST_F(RewardFaultsTest, ALimitOfNoItemsMeansOneItemARequest) {

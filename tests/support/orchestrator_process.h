@@ -166,6 +166,7 @@ class FakeTrainer final : public tv::TrainerService::Service {
     if (!reader->Read(&message) || !message.has_header()) {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no header");
     }
+    if (unavailable) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the disk is slow");
     const tv::StepHeader header = message.header();
     uint32_t num = 0;
     while (reader->Read(&message)) {
@@ -206,6 +207,7 @@ class FakeTrainer final : public tv::TrainerService::Service {
   std::atomic<int> ended{0};
   std::atomic<int> step_ms{20};
   std::atomic<bool> busy{false};
+  std::atomic<bool> unavailable{false};
 };
 
 class FakeReward final : public rv::RewardService::Service {
@@ -397,6 +399,22 @@ class OrchestratorProcessTest : public ::testing::Test {
     const grpc::Status status = reader->Finish();
     EXPECT_TRUE(status.ok()) << status.error_message();
     return events;
+  }
+  ov::CheckJobResponse Check(const config::v1::JobSpec& spec) {
+    grpc::ClientContext context;
+    ov::CheckJobRequest request;
+    *request.mutable_spec() = spec;
+    ov::CheckJobResponse response;
+    EXPECT_TRUE(stub_->CheckJob(&context, request, &response).ok());
+    return response;
+  }
+  void Cancel(const std::string& job_id) {
+    grpc::ClientContext context;
+    ov::CancelJobRequest request;
+    request.set_request_id("cancel-" + job_id);
+    request.set_job_id(job_id);
+    ov::CancelJobResponse response;
+    EXPECT_TRUE(stub_->CancelJob(&context, request, &response).ok());
   }
   ov::Job Get(const std::string& job_id) {
     grpc::ClientContext context;

@@ -122,6 +122,21 @@ class World {
     Deliver(submit);
   }
 
+  // Jobs of an earlier life; before anything else.
+  void Restore(std::vector<RestoredJob> jobs) {
+    for (const RestoredJob& job : jobs) {
+      specs_[job.info.run_id] = specs_[job.next_run_id] = job.info.spec;
+    }
+    engine.Restore(std::move(jobs), now_);
+    Drain();
+  }
+  void Prepare(const std::string& job_id, const Status& status = OkStatus()) {
+    Deliver(JobPrepared{job_id,
+                        status,
+                        status.ok() ? std::make_shared<const Dataset>(MakeDataset(40)) : nullptr,
+                        {}});
+  }
+
   // Runs until every job is final or the simulated time is over.
   void Run(uint64_t limit_seconds = 3600) {
     const Instant end = now_ + Millis(limit_seconds * 1000);

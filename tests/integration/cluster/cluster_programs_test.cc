@@ -125,6 +125,9 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
   EXPECT_EQ(Titanctl("cancel job-1 --data " + data_), 0) << output_;
   EXPECT_EQ(Titanctl("watch job-1 --data " + data_), 4) << output_;
   EXPECT_NE(output_.find("CANCELLED (cancelled by user)"), std::string::npos) << output_;
+  EXPECT_EQ(Titanctl("cancel job-1 --data " + data_), 0) << output_;
+  EXPECT_EQ(output_, "job job-1 had ended already: CANCELLED\n");
+  EXPECT_EQ(Titanctl("cancel job-9 --data " + data_), 7) << output_;
   EXPECT_EQ(Titanctl("watch job-9 --data " + data_), 7) << output_;
   EXPECT_EQ(Titanctl("get job-9 --data " + data_), 7) << output_;
   EXPECT_EQ(Titanctl("list --data " + data_), 0) << output_;
@@ -140,7 +143,8 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
       << output_;
 
   EXPECT_EQ(Titanctl("down --data " + data_), 0) << output_;
-  EXPECT_NE(output_.find("ending the cluster in " + data_ + "\n"), std::string::npos) << output_;
+  EXPECT_EQ(output_.find("no job runs or waits\nending the cluster in " + data_ + "\n"), 0u)
+      << output_;
   EXPECT_EQ(Titanctl("status --data " + data_), 5);
   EXPECT_EQ(Titanctl("list --data " + data_), 5);
   EXPECT_NE(output_.find("titanctl up --data"), std::string::npos) << output_;
@@ -172,6 +176,14 @@ TEST_F(ClusterProgramsTest, KilledGeneratorComesBackAndKilledTrainerDegrades) {
       Eventually([&] { return ReadJson(data_ + "/supervisor.json")["state"] == "degraded"; }));
   EXPECT_EQ(Titanctl("status --data " + data_), 0);
   EXPECT_NE(output_.find("trainer (pid"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("fix: titanctl logs trainer --data " + data_ +
+                         " shows the last words of trainer; titanctl down --data " + data_ +
+                         " && titanctl up --data " + data_ + " starts everything anew"),
+            std::string::npos)
+      << output_;
+  ASSERT_EQ(Titanctl("status -o json --data " + data_), 0);
+  EXPECT_NE(json::parse(output_, nullptr, false)["fix"].get<std::string>().find("titanctl logs"),
+            std::string::npos);
 }
 
 TEST_F(ClusterProgramsTest, PortInUseEndsTheStartWithTheDaemonsOwnWords) {
@@ -322,6 +334,16 @@ TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {
             130)
       << output_;
   EXPECT_NE(output_.find("Come back with: titanctl watch job-1"), std::string::npos) << output_;
+  EXPECT_EQ(Shell("(" + (bin_ / "titanctl").string() + " down -o json --data " + data_ + " 2>" +
+                  folder_ + "/words)"),
+            0)
+      << output_;
+  EXPECT_EQ(json::parse(output_, nullptr, false)["ended_jobs"], json::array({"job-1"})) << output_;
+  EXPECT_EQ(Shell("cat " + folder_ + "/words"), 0);
+  EXPECT_EQ(output_.find("job-1 (t) is RUNNING, 0 of 3 steps done: it ends with the cluster and is "
+                         "not resumed; submit it again after the next start\n"),
+            0u)
+      << output_;
 }
 
 TEST_F(ClusterProgramsTest, DemoWritesItsResultAndFailsOnParity) {
@@ -438,7 +460,9 @@ TEST_F(ClusterProgramsTest, InterruptedDemoEndsItsDaemons) {
             " --steps 2 --seed 777 --model " + folder_ + "/model.gguf --output " + out),
       130)
       << output_;
-  EXPECT_NE(output_.find("interrupted"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("interrupted after 2 of 2 steps: the job ends with its daemons"),
+            std::string::npos)
+      << output_;
   // The same folder serves the next demo, unless one runs in it.
   EXPECT_EQ(Shell("flock " + out + "/cluster/cluster.lock " + (bin_ / "titan-demo").string() +
                   " --steps 2 --model " + folder_ + "/model.gguf --output " + out),

@@ -11,6 +11,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "core/storage/memory_store.h"
 #include "orchestrator/canonical.h"
@@ -160,6 +161,37 @@ TEST_F(JournalTest, CanonicalFormsOfTwoWorldsAreEqual) {
   EXPECT_GT(forms[0].size(), 300u);
   EXPECT_EQ(forms[0], forms[1]);
   EXPECT_EQ(forms[0], forms[2]);
+}
+
+TEST_F(JournalTest, JobsComeBackInOrderOfSubmissionWithWhatARestartNeeds) {
+  auto journal = Open(std::make_shared<storage::MemoryStore>());
+  // All in one millisecond; "job-10" sorts before "job-9" as text.
+  for (const char* id : {"job-9", "job-10", "job-11"}) {
+    ASSERT_TRUE(journal
+                    ->Commit({{id, Instant(), JobSubmitted{"spec", id, "run", "digest"}},
+                              {id, Instant(), StateChanged{JobState::kQueued, ""}}})
+                    .ok());
+  }
+  const Instant later(Millis(7));
+  ASSERT_TRUE(journal
+                  ->Commit({{"job-9", later, JobSubmitted{"spec", "job-9", "run-2", "digest"}},
+                            {"job-10", later, CommandGiven{"cancel", "c", "enough"}},
+                            {"job-10", later, StateChanged{JobState::kStopping, "enough"}},
+                            {"job-11", later, StateChanged{JobState::kStopping, "failed"}},
+                            {"job-11", later, CommandGiven{"cancel", "c", "too late"}}})
+                  .ok());
+  const auto jobs = journal->ReadJobs();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 3u);
+  const auto& [first, second, third] = std::tie((*jobs)[0], (*jobs)[1], (*jobs)[2]);
+  EXPECT_EQ(first.info.job_id, "job-9");
+  EXPECT_EQ(first.info.run_id, "run-2");
+  EXPECT_EQ(first.info.data_digest, "digest");
+  EXPECT_EQ(first.info.submitted_unix_ms, 0);
+  EXPECT_EQ(second.info.job_id, "job-10");
+  EXPECT_TRUE(second.cancelled);
+  EXPECT_EQ(third.info.job_id, "job-11");
+  EXPECT_FALSE(third.cancelled);
 }
 
 TEST_F(JournalTest, AFailedWriteIsReported) {

@@ -440,11 +440,17 @@ TEST(RunEngineTest, EveryFailureHasItsReason) {
   const auto has = [](const std::string& text, const char* part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  has(ReasonOfFailure({}, MakeSpec(), "trainer"), "the trainer trainer was lost (killed)");
-  has(ReasonOfFailure({}, MakeSpec(), "weightstore"), "the weight store weightstore was lost");
+  has(ReasonOfFailure({}, MakeSpec(), "trainer"),
+      "the trainer (worker trainer) was lost before step 2 could be trained (killed); titanctl "
+      "logs "
+      "trainer shows its last words; start the cluster anew");
+  has(ReasonOfFailure({}, MakeSpec(), "weightstore"),
+      "the weight store (worker weightstore) was lost ");
   WorldOptions options;
   options.num_generators = 1;
-  has(ReasonOfFailure(options, MakeSpec(), "generator-0"), "no generator for deadlines.workers_ms");
+  has(ReasonOfFailure(options, MakeSpec(), "generator-0"),
+      "no generator (generator-0 was lost: killed) for deadlines.workers_ms (30000 ms); titanctl "
+      "status shows who runs");
   options = {};
   options.generators = false;
   has(ReasonOfFailure(options), "no generator within deadlines.workers_ms");
@@ -476,7 +482,7 @@ TEST(RunEngineTest, EveryFailureHasItsReason) {
   has(ReasonOfFailure(options), "asked for version 0");
   options = {};
   options.trainer_error_at = 3;
-  has(ReasonOfFailure(options), "the trainer failed in step 3");
+  has(ReasonOfFailure(options), "the trainer (worker trainer) failed in step 3");
   options = {};
   options.parity_difference_at = 2;
   has(ReasonOfFailure(options), "differ in step 2");
@@ -508,28 +514,123 @@ TEST(RunEngineTest, ARewardServiceMayComeBackInTime) {
   EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
 }
 
-TEST(RunEngineTest, JobsOfAnEarlierLifeEnd) {
-  JobInfo done, running;
-  done.job_id = "job-1";
-  done.state = JobState::kSucceeded;
-  running.job_id = "job-2";
-  running.state = JobState::kRunning;
-  running.run_id = "run-2";
+RestoredJob OfAnEarlierLife(const std::string& id, JobState state) {
+  RestoredJob job;
+  job.info.job_id = id;
+  job.info.run_id = "run-" + id;
+  job.info.request_id = "request-" + id;
+  job.info.state = state;
+  job.info.spec = std::make_shared<const JobSpec>(MakeSpec());
+  job.spec_bytes = "spec";
+  job.next_run_id = "next-" + id;
+  return job;
+}
+
+TEST(RunEngineTest, JobsThatHadBegunInAnEarlierLifeEndWithWords) {
+  RestoredJob running = OfAnEarlierLife("job-2", JobState::kRunning);
+  running.info.steps_done = 3;
+  RestoredJob cancelled = OfAnEarlierLife("job-3", JobState::kStopping);
+  cancelled.info.reason = "not needed";
+  cancelled.cancelled = true;
+  RestoredJob failing = OfAnEarlierLife("job-4", JobState::kStopping);
+  failing.info.reason = "differ in step 2";
   RunEngine engine;
-  engine.Restore({done, running}, Instant(Millis(5)));
-  EXPECT_EQ(engine.jobs().at("job-1").state, JobState::kSucceeded);
-  EXPECT_EQ(engine.jobs().at("job-2").state, JobState::kFailed);
+  engine.Restore({OfAnEarlierLife("job-1", JobState::kSucceeded), running, cancelled, failing,
+                  OfAnEarlierLife("job-5", JobState::kStopping)},
+                 Instant(Millis(5)));
+  const auto job = [&](const char* id) { return engine.jobs().at(id); };
+  EXPECT_EQ(job("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(job("job-2").state, JobState::kFailed);
+  EXPECT_EQ(job("job-2").reason,
+            "the orchestrator was stopped or died while the job ran (3 of 8 steps were done); "
+            "submit it again: this version does not resume jobs");
+  EXPECT_EQ(job("job-3").state, JobState::kCancelled);
+  EXPECT_EQ(job("job-3").reason, "not needed");
+  EXPECT_EQ(job("job-4").state, JobState::kFailed);
+  EXPECT_EQ(job("job-4").reason, "differ in step 2");
+  EXPECT_EQ(job("job-5").state, JobState::kFailed);
+  EXPECT_NE(job("job-5").reason.find("every step was done"), std::string::npos);
   const Actions actions = engine.TakeActions();
-  EXPECT_EQ(actions.facts.size(), 1u);
-  size_t ended = 0;
+  EXPECT_EQ(actions.facts.size(), 4u);
+  std::vector<std::string> ended;
   for (const Action& action : actions.actions) {
     const auto* end = std::get_if<EndRun>(&action.body);
     if (end == nullptr) continue;
-    ++ended;
-    EXPECT_EQ(end->run_id, "run-2");  // its slots at the store are free again
-    EXPECT_EQ(action.after_facts, 1u);
+    ended.push_back(end->run_id);  // its slots at the store are free again
+    EXPECT_EQ(action.after_facts, ended.size());
   }
-  EXPECT_EQ(ended, 1u);
+  EXPECT_EQ(ended, (std::vector<std::string>{"run-job-2", "run-job-3", "run-job-4", "run-job-5"}));
+}
+
+// The order in which jobs became STARTING.
+std::vector<std::string> OrderOfStarts(const World& world) {
+  std::vector<std::string> order;
+  for (const Fact& fact : world.facts) {
+    const auto* changed = std::get_if<StateChanged>(&fact.body);
+    if (changed != nullptr && changed->state == JobState::kStarting) order.push_back(fact.job_id);
+  }
+  return order;
+}
+
+TEST(RunEngineTest, JobsThatHadNotBegunRunAgainInTheirOrderAndToTheSameBits) {
+  World quiet{WorldOptions{}};
+  quiet.Submit("job-1", MakeSpec());
+  quiet.Run();
+  World world{WorldOptions{}};
+  world.Restore({OfAnEarlierLife("job-9", JobState::kStarting),
+                 OfAnEarlierLife("job-10", JobState::kQueued),
+                 OfAnEarlierLife("job-11", JobState::kQueued)});
+  world.Submit("job-12", MakeSpec());
+  // A new run: the old one may have its first version at the store.
+  EXPECT_EQ(world.Job("job-9").run_id, "next-job-9");
+  EXPECT_EQ(world.Job("job-10").run_id, "run-job-10");
+  world.RunFor(1000);
+  for (const char* id : {"job-9", "job-10", "job-11", "job-12"}) {
+    EXPECT_EQ(world.Job(id).state, JobState::kQueued) << id;  // none passes another
+  }
+  world.Prepare("job-11");
+  world.Prepare("job-10");
+  world.RunFor(1000);
+  EXPECT_EQ(world.Job("job-10").state, JobState::kQueued);
+  world.Prepare("job-9");
+  world.Run();
+  EXPECT_EQ(OrderOfStarts(world),
+            (std::vector<std::string>{"job-9", "job-10", "job-11", "job-12"}));
+  for (const char* id : {"job-9", "job-10", "job-11", "job-12"}) {
+    ASSERT_EQ(world.Job(id).state, JobState::kSucceeded) << world.Job(id).reason;
+    EXPECT_EQ(world.Job(id).last_step->weights_digest,
+              quiet.Job("job-1").last_step->weights_digest);
+    world.CheckEveryGroupEndedOnce(id);
+  }
+  // What is compared between runs does not show the restart.
+  const auto form = [](const World& of, const std::string& id) {
+    std::vector<Fact> facts;
+    for (const Fact& fact : of.facts) {
+      if (fact.job_id == id) facts.push_back(fact);
+    }
+    return ResultLines(facts);
+  };
+  EXPECT_EQ(form(world, "job-9"), form(quiet, "job-1"));
+}
+
+TEST(RunEngineTest, ARestoredJobMayBeCancelledOrFailToPrepareAndLetsTheNextOneRun) {
+  World world{WorldOptions{}};
+  world.Restore({OfAnEarlierLife("job-1", JobState::kQueued),
+                 OfAnEarlierLife("job-2", JobState::kQueued),
+                 OfAnEarlierLife("job-3", JobState::kQueued)});
+  world.Deliver(CancelJob{"job-1", "c", "not needed"});
+  world.Prepare("job-1");  // too late
+  world.Prepare("job-2", NotFound("data.path: 'x.jsonl' is not there"));
+  world.Prepare("job-3");
+  world.Prepare("job-3", NotFound("doubled"));
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kCancelled);
+  EXPECT_EQ(world.Job("job-2").state, JobState::kFailed);
+  EXPECT_NE(world.Job("job-2").reason.find("data.path: 'x.jsonl' is not there; mend it and submit"),
+            std::string::npos)
+      << world.Job("job-2").reason;
+  EXPECT_EQ(world.Job("job-3").state, JobState::kSucceeded) << world.Job("job-3").reason;
+  EXPECT_EQ(OrderOfStarts(world), (std::vector<std::string>{"job-3"}));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "clients/cli/down_view.h"
 #include "clients/cli/job_view.h"
 #include "clients/cli/log_view.h"
 #include "clients/cli/metrics_view.h"
@@ -75,6 +76,31 @@ Job SomeJob() {
   job.add_evaluations()->set_skipped_reason("retired");
   job.mutable_spec()->set_seed(3);
   return job;
+}
+
+TEST(DownViewTest, SaysWhichJobsEndAndWhichStay) {
+  ListJobsResponse jobs;
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"), "no job runs or waits\n");
+  *jobs.add_jobs() = SomeJob();  // FAILED
+  const auto add = [&jobs](const std::string& id, JobState state) {
+    *jobs.add_jobs() = SomeJob();
+    jobs.mutable_jobs(jobs.jobs_size() - 1)->set_job_id(id);
+    jobs.mutable_jobs(jobs.jobs_size() - 1)->set_state(state);
+  };
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"), "no job runs or waits\n");
+  add("job-8", JOB_STATE_QUEUED);
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"),
+            "1 job has not begun and stays queued; titanctl up --data run runs it: job-8\n");
+  add("job-9", JOB_STATE_STARTING);
+  add("job-10", JOB_STATE_RUNNING);
+  add("job-11", JOB_STATE_STOPPING);
+  EXPECT_EQ(
+      FormatJobsAtDown(SortForDown(jobs), "run"),
+      "job-10 (adds) is RUNNING, 2 of 5 steps done: it ends with the cluster and is not "
+      "resumed; submit it again after the next start\n"
+      "job-11 (adds) is STOPPING, 2 of 5 steps done: it ends with the cluster\n"
+      "2 jobs have not begun and stay queued; titanctl up --data run runs them in this order: "
+      "job-9, job-8\n");
 }
 
 TEST(JobViewTest, ListAndDetailSayStateStepsAndReason) {

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether the process behind an address is there: a broken call alone does not tell its end from
+// its refusal.
+#ifndef TITAN_SERVICES_ORCHESTRATOR_PROBE_H_
+#define TITAN_SERVICES_ORCHESTRATOR_PROBE_H_
+
+#include <functional>
+#include <string>
+
+#include <boost/asio/any_io_executor.hpp>
+
+namespace titan::orchestrator {
+
+// Connects to HOST:PORT and hangs up. `done` runs on `executor`, once, within a second; true:
+// somebody listens there, or the address is a name, which is not looked up.
+void ProbePeer(const boost::asio::any_io_executor& executor, const std::string& address,
+               std::function<void(bool listens)> done);
+
+}  // namespace titan::orchestrator
+
+#endif  // TITAN_SERVICES_ORCHESTRATOR_PROBE_H_
