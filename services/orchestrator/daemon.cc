@@ -82,9 +82,12 @@ OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& con
              workers_,
              rpc::Milliseconds(config.rpc_deadline_ms()),
              0,
-             [this](const Event& event) { driver_->Deliver(event); },
+             // The end of this daemon cancels its calls, which is no fault of who was called.
+             [this](const Event& event) {
+               if (!stopping_) driver_->Deliver(event);
+             },
              [this](const WorkerName& name, const std::string& reason) {
-               if (workers_.Remove(name)) Lose(name, reason);
+               if (!stopping_ && workers_.Remove(name)) Lose(name, reason);
              },
              [this](const std::string& reason) { LoseWeightStore(reason); },
              config.weightstore_address(),
@@ -228,7 +231,7 @@ asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
 }
 
 void OrchestratorDaemon::LoseWeightStore(const std::string& reason) {
-  if (!weight_store_name_.has_value()) return;
+  if (stopping_ || !weight_store_name_.has_value()) return;
   TITAN_LOG(kError, "weight_store_lost", {"reason", reason});
   context_.set_ready(false, "the weight store does not answer");
   driver_->Deliver(WorkerLost{*std::exchange(weight_store_name_, std::nullopt), reason});

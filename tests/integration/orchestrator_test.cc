@@ -258,6 +258,20 @@ TEST_P(RestartTest, AJobThatWaitedForItsWorkersStartsAnewAsAnotherRun) {
   EXPECT_EQ(Canonical(*job), Canonical(*quiet));
 }
 
+TEST_P(RestartTest, AStepThatTheEndCutsOffIsNotTheTrainersFault) {
+  StartDaemon();
+  RegisterAll(1);
+  trainer_.step_ms = 1500;
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  for (int i = 0; i < 1000 && !trainer_.busy; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  Stop(GetParam());
+  StartDaemon();
+  ExpectFailed(*job, "the orchestrator was stopped or died while the job ran (0 of 4 steps");
+}
+
 INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, ::testing::Values(SIGKILL, SIGTERM));
 
 TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart) {
