@@ -44,12 +44,13 @@ constexpr char kReady[] = "ready";
 
 StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
                                                       const UpOptions& options,
-                                                      rpc::ConfigOrigins* where = nullptr) {
+                                                      rpc::ConfigOrigins* where) {
   config::v1::ClusterConfig cluster;
   cluster::FillClusterDefaults(&cluster);
   rpc::ConfigOrigins origins;
   if (!options.config.empty()) {
-    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.config, &cluster, &origins));
+    TITAN_RETURN_IF_ERROR(
+        rpc::ReadConfigFile(options.config, &cluster, &origins, cluster::ValidClusterValues()));
   }
   if (options.generators > 0) {
     cluster.set_num_generators(static_cast<uint32_t>(options.generators));
@@ -64,9 +65,9 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
   if (error) return InvalidArgument("--data '" + common.data + "': " + error.message());
   origins.SetFromFlag("data_folder", "--data");
   rpc::ConfigProblems problems;
-  cluster::ValidateCluster(cluster, &problems);
+  cluster::ValidateCluster(cluster, origins, &problems);
   TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, origins));
-  if (where != nullptr) *where = origins;
+  *where = origins;
   return cluster;
 }
 
@@ -188,11 +189,11 @@ int Up(const Common& common, const UpOptions& options) {
   rpc::ConfigOrigins origins;
   const auto config = MakeClusterConfig(common, options, &origins);
   if (!config.ok()) return Fail(config.status());
-  for (const std::string& warning : cluster::ClusterWarnings(*config)) {
+  for (const std::string& warning : cluster::ClusterWarnings(*config, origins)) {
     std::cerr << "warning: " << warning << std::endl;
   }
   if (options.print_config) {
-    std::cout << rpc::PrintConfig(*config, origins) << std::flush;
+    std::cout << cluster::PrintCluster(*config, origins) << std::flush;
     return kExitOk;
   }
   if (options.check_config) {
@@ -274,9 +275,9 @@ int Supervise(const Common& common, const UpOptions& options, int report_fd) {
     return Fail(status);
   };
   if (report_fd >= 0) fcntl(report_fd, F_SETFD, FD_CLOEXEC);  // the daemons must not hold it
-  auto config = MakeClusterConfig(common, options);
-  if (!config.ok()) return fail(config.status());
   cluster::ClusterOptions cluster_options;
+  auto config = MakeClusterConfig(common, options, &cluster_options.origins);
+  if (!config.ok()) return fail(config.status());
   cluster_options.config = *std::move(config);
   cluster_options.bin_folder = BinFolder();
   auto cluster =

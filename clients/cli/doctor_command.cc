@@ -8,6 +8,7 @@
 #include "clients/cli/commands.h"
 #include "clients/cli/doctor.h"
 #include "clients/cli/store_client.h"
+#include "clients/cluster/cluster_config.h"
 #include "clients/cluster/job_file.h"
 #include "core/formats/model_config.h"
 #include "core/formats/model_source.h"
@@ -53,19 +54,13 @@ StatusOr<std::vector<std::string>> ListenersOf(const std::string& file) {
   std::vector<std::string> listen;
   if (file.empty()) return listen;
   config::v1::ClusterConfig config;
+  cluster::FillClusterDefaults(&config);
   rpc::ConfigOrigins ignored;
-  TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(file, &config, &ignored));
-  const auto add = [&](const config::v1::DaemonConfig& daemon) {
-    for (const std::string& address : {daemon.listen(), daemon.health_listen()}) {
-      if (!address.empty()) listen.push_back(address);
-    }
-  };
-  add(config.orchestrator().daemon());
-  add(config.weightstore().daemon());
-  add(config.trainer().daemon());
-  add(config.reward().daemon());
-  add(config.generator().daemon());
-  for (const auto& generator : config.generators()) add(generator.daemon());
+  TITAN_RETURN_IF_ERROR(
+      rpc::ReadConfigFile(file, &config, &ignored, cluster::ValidClusterValues()));
+  for (const cluster::Listener& listener : cluster::FixedListeners(config)) {
+    listen.push_back(listener.address);
+  }
   return listen;
 }
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gathering half of doctor.h.
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/timex.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include "clients/cluster/cluster.h"
 #include "core/runtime/address.h"
 #include "core/runtime/files.h"
+#include "core/runtime/listen.h"
 #include "core/runtime/machine.h"
 
 namespace titan::cli {
@@ -69,39 +68,6 @@ std::string TryMemoryFile() {
   return reason;
 }
 
-// Binds and listens; empty when it works.
-std::string TryListen(const std::string& host, uint16_t port) {
-  const bool six = host.find(':') != std::string::npos;
-  const int fd = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return strerror(errno);
-  const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  std::string reason;
-  sockaddr_storage storage = {};
-  socklen_t length = 0;
-  bool parsed = false;
-  if (six) {
-    auto* address = reinterpret_cast<sockaddr_in6*>(&storage);
-    address->sin6_family = AF_INET6;
-    address->sin6_port = htons(port);
-    length = sizeof(*address);
-    parsed = inet_pton(AF_INET6, host.c_str(), &address->sin6_addr) == 1;
-  } else {
-    auto* address = reinterpret_cast<sockaddr_in*>(&storage);
-    address->sin_family = AF_INET;
-    address->sin_port = htons(port);
-    length = sizeof(*address);
-    parsed = inet_pton(AF_INET, host == "localhost" ? "127.0.0.1" : host.c_str(),
-                       &address->sin_addr) == 1;
-  }
-  if (parsed &&
-      (bind(fd, reinterpret_cast<sockaddr*>(&storage), length) != 0 || listen(fd, 1) != 0)) {
-    reason = strerror(errno);
-  }
-  close(fd);
-  return reason;
-}
-
 // The folder itself, or the nearest that exists above it.
 std::string ExistingFolder(const std::string& folder) {
   std::error_code error;
@@ -146,13 +112,15 @@ MachineFacts ReadMachine(const std::string& data_folder, const std::string& bin_
   ReadCpu(&facts);
   ReadLimits(&facts);
   facts.memfd_reason = TryMemoryFile();
-  facts.loopback_reason = TryListen("127.0.0.1", 0);
+  if (const int error = runtime::TryListen({"127.0.0.1", 0}); error != 0) {
+    facts.loopback_reason = strerror(error);
+  }
   for (const std::string& address : listen) {
     const auto parsed = runtime::ParseHostPort(address);
     if (!parsed.ok() || parsed->port == 0) continue;  // --check_config speaks of the former
-    const std::string reason = TryListen(parsed->host, parsed->port);
-    if (!reason.empty() && facts.port_reason.empty()) {
-      facts.port_reason = "cannot listen on " + address + ": " + reason;
+    const int error = runtime::TryListen(*parsed);
+    if (error != 0 && facts.port_reason.empty()) {
+      facts.port_reason = "cannot listen on " + address + ": " + strerror(error);
     }
   }
   facts.unix_seconds = std::chrono::duration_cast<std::chrono::seconds>(

@@ -34,7 +34,7 @@ constexpr int kLogLinesInErrors = 8;
 constexpr int kConfigRefused = 2;  // exit code of a daemon
 
 milliseconds ShutdownDeadline(const config::v1::DaemonConfig& daemon) {
-  return milliseconds(daemon.has_shutdown_deadline_ms() ? daemon.shutdown_deadline_ms() : 10000);
+  return milliseconds(daemon.shutdown_deadline_ms());
 }
 
 }  // namespace
@@ -392,7 +392,7 @@ StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options,
         ", or choose another folder");
   }
   impl->lock = *std::move(lock);
-  TITAN_RETURN_IF_ERROR(Preflight(impl->options.config));
+  TITAN_RETURN_IF_ERROR(Preflight(impl->options.config, impl->options.origins));
   Impl* raw = impl.get();
   impl->thread = std::jthread([raw] { raw->Run(); });
   std::unique_ptr<Cluster> cluster(new Cluster(std::move(impl)));

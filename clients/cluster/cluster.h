@@ -20,6 +20,7 @@
 #include "clients/cluster/process_group.h"
 #include "core/base/status.h"
 #include "core/runtime/endpoint.h"
+#include "services/rpc/config.h"
 #include "titan/config/v1/daemons.pb.h"
 
 namespace titan::cluster {
@@ -29,14 +30,16 @@ struct ClusterOptions {
   std::string bin_folder;            // where titan-<role> lie
   std::function<void(const std::string&)>
       say;  // progress for people; from the supervisor's thread. May be empty
+  rpc::ConfigOrigins origins = {};  // of `config`, for errors
 };
 
 // Thread-safe. One thread inside starts, watches and stops the processes.
 class Cluster {
  public:
   // Returns when every daemon is ready. FailedPrecondition: the folder is in use by a running
-  // cluster; else why a daemon did not start, with its last log lines. Nothing runs after a
-  // failure. `cancelled` (may be empty) is asked while waiting and ends the start with Cancelled.
+  // cluster, or a port that the config names is taken; else why a daemon did not start, with its
+  // last log lines. Nothing runs after a failure. `cancelled` (may be empty) is asked while waiting
+  // and ends the start with Cancelled.
   static StatusOr<std::unique_ptr<Cluster>> Start(ClusterOptions options,
                                                   std::function<bool()> cancelled = {});
   // As Stop.

@@ -7,22 +7,22 @@
 
 #include <nlohmann/json.hpp>
 
+#include "clients/cluster/cluster_config.h"
 #include "core/base/hash.h"
 #include "core/runtime/files.h"
+#include "core/runtime/listen.h"
 #include "core/runtime/machine.h"
 
 namespace titan::cluster {
 namespace {
 
-constexpr uint64_t kDefaultCacheBytes = uint64_t{512} << 20;  // as documented in daemons.proto
 constexpr char kProgramVersion[] = "0.1.0";
 
 uint64_t CacheBytes(const config::v1::ClusterConfig& cluster, int index) {
   if (index < cluster.generators_size() && cluster.generators(index).has_kv_cache_bytes()) {
     return cluster.generators(index).kv_cache_bytes();
   }
-  return cluster.generator().has_kv_cache_bytes() ? cluster.generator().kv_cache_bytes()
-                                                  : kDefaultCacheBytes;
+  return cluster.generator().kv_cache_bytes();
 }
 
 std::string Mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -68,7 +68,20 @@ Status CheckFormat(std::string_view text, const std::string& path) {
   return OkStatus();
 }
 
-Status Preflight(const config::v1::ClusterConfig& cluster) {
+Status CheckPorts(const config::v1::ClusterConfig& cluster, const rpc::ConfigOrigins& origins) {
+  rpc::ConfigProblems problems;
+  for (const Listener& listener : FixedListeners(cluster)) {
+    const auto address = runtime::ParseHostPort(listener.address);
+    if (const int error = runtime::TryListen(*address); error != 0) {
+      problems.push_back({listener.path, MessageOf(runtime::CannotListen(*address, error))});
+    }
+  }
+  if (problems.empty()) return OkStatus();
+  return FailedPrecondition(MessageOf(rpc::ProblemsToStatus(problems, origins)));
+}
+
+Status Preflight(const config::v1::ClusterConfig& cluster, const rpc::ConfigOrigins& origins) {
+  TITAN_RETURN_IF_ERROR(CheckPorts(cluster, origins));
   std::error_code error;
   const auto space = std::filesystem::space(cluster.data_folder(), error);
   const auto memory = runtime::AvailableMemory();

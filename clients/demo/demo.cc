@@ -47,17 +47,18 @@ StatusOr<config::v1::JobSpec> WriteInputs(const DemoOptions& options, const std:
 }
 
 StatusOr<config::v1::ClusterConfig> MakeConfig(const DemoOptions& options,
-                                               const std::string& folder) {
+                                               const std::string& folder,
+                                               rpc::ConfigOrigins* origins) {
   config::v1::ClusterConfig config;
   cluster::FillClusterDefaults(&config);
-  rpc::ConfigOrigins origins;
   if (!options.cluster_config.empty()) {
-    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.cluster_config, &config, &origins));
+    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.cluster_config, &config, origins,
+                                              cluster::ValidClusterValues()));
   }
   config.set_data_folder(folder + "/cluster");
   rpc::ConfigProblems problems;
-  cluster::ValidateCluster(config, &problems);
-  TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, origins));
+  cluster::ValidateCluster(config, *origins, &problems);
+  TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, *origins));
   return config;
 }
 
@@ -91,10 +92,11 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   }
   const std::string folder = std::filesystem::weakly_canonical(options.output, error).string();
   if (error) return Fail(InvalidArgument("--output '" + options.output + "': " + error.message()));
+  cluster::ClusterOptions cluster_options;
+  const auto config = MakeConfig(options, folder, &cluster_options.origins);
+  if (!config.ok()) return Fail(config.status());
   const Status made = runtime::MakeWritableFolder(folder);
   if (!made.ok()) return Fail(made);
-  const auto config = MakeConfig(options, folder);
-  if (!config.ok()) return Fail(config.status());
   const std::string result_path = folder + "/result.json";
   // What an earlier run left goes; a run that lives is left alone, its inputs too.
   if (runtime::FileLock::IsHeld(cluster::LockPath(config->data_folder()))) {
@@ -114,7 +116,6 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
                               fmt::format("SmolLM2-135M learns to add: {} steps, seed {}",
                                           options.steps, options.seed))
             << "\nfiles and logs: " << folder << std::endl;
-  cluster::ClusterOptions cluster_options;
   cluster_options.config = *config;
   cluster_options.bin_folder =
       std::filesystem::path(runtime::ExecutablePath()).parent_path().string();

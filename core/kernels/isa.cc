@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/kernels/dot.h"
+#include "core/kernels/isa_check.h"
 
 namespace titan::kernels {
 namespace {
@@ -34,6 +35,32 @@ StatusOr<Level> DetectLevel() {
   TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
   if (best == Isa::kAvx2) return kLevelAvx2;
   return internal::DotIsAdmitted() ? kLevelDot : kLevelAvx512;
+}
+
+// The level that a configuration's name asks for.
+StatusOr<Level> LevelOf(std::string_view name) {
+  if (name != "auto" && name != "avx2" && name != "avx512" && name != "avx512_bf16") {
+    return InvalidArgument("isa '" + std::string(name) +
+                           "' is not one of auto, avx2, avx512, avx512_bf16");
+  }
+  TITAN_ASSIGN_OR_RETURN(const Isa isa, DetectIsa());
+  if (name == "avx2") return kLevelAvx2;
+  if (name == "avx512") {
+    if (isa == Isa::kAvx512) return kLevelAvx512;
+    return FailedPrecondition(
+        "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use avx2 "
+        "or auto");
+  }
+  TITAN_ASSIGN_OR_RETURN(const Level best, DetectLevel());
+  if (name == "avx512_bf16" && best != kLevelDot) {
+    return FailedPrecondition(
+        internal::CpuHasDot()
+            ? "isa avx512_bf16 is forced, but vdpbf16ps of this CPU does not give the bits of the "
+              "defined order; use avx512 or auto"
+            : "isa avx512_bf16 is forced, but this CPU lacks AVX512_BF16; use avx512, avx2 or "
+              "auto");
+  }
+  return best;
 }
 
 int CurrentLevel() {
@@ -67,36 +94,15 @@ bool DotInUse() { return CurrentLevel() == kLevelDot; }
 
 std::string_view CurrentIsaName() { return DotInUse() ? "avx512_bf16" : IsaName(CurrentIsa()); }
 
-Status SetIsa(Isa isa) {
-  TITAN_ASSIGN_OR_RETURN(const Isa best, DetectIsa());
-  if (isa == Isa::kAvx512 && best != Isa::kAvx512) {
-    return FailedPrecondition(
-        "isa avx512 is forced, but this CPU lacks AVX-512 F, VL, DQ or BW; use avx2 "
-        "or auto");
-  }
-  current_level.store(isa == Isa::kAvx2 ? kLevelAvx2 : kLevelAvx512, std::memory_order_relaxed);
+Status SetIsa(Isa isa) { return SetIsa(IsaName(isa)); }
+
+Status SetIsa(std::string_view name) {
+  TITAN_ASSIGN_OR_RETURN(const Level level, LevelOf(name));
+  current_level.store(level, std::memory_order_relaxed);
   return OkStatus();
 }
 
-Status SetIsa(std::string_view name) {
-  if (name == "avx2") return SetIsa(Isa::kAvx2);
-  if (name == "avx512") return SetIsa(Isa::kAvx512);
-  if (name != "auto" && name != "avx512_bf16") {
-    return InvalidArgument("isa '" + std::string(name) +
-                           "' is not one of auto, avx2, avx512, avx512_bf16");
-  }
-  TITAN_ASSIGN_OR_RETURN(const Level best, DetectLevel());
-  if (name == "avx512_bf16" && best != kLevelDot) {
-    return FailedPrecondition(
-        internal::CpuHasDot()
-            ? "isa avx512_bf16 is forced, but vdpbf16ps of this CPU does not give the bits of the "
-              "defined order; use avx512 or auto"
-            : "isa avx512_bf16 is forced, but this CPU lacks AVX512_BF16; use avx512, avx2 or "
-              "auto");
-  }
-  current_level.store(best, std::memory_order_relaxed);
-  return OkStatus();
-}
+Status CheckIsa(std::string_view name) { return LevelOf(name).status(); }
 
 bool NumericEnvironmentIsSet() {
   return (_mm_getcsr() & (kFlushBits | kRoundingBits)) == kFlushBits;

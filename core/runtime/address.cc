@@ -36,6 +36,13 @@ std::string ToText(const HostPort& address) {
   return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
 }
 
+bool IsNumeric(const HostPort& address) {
+  if (address.host == "localhost") return true;
+  boost::system::error_code error;
+  boost::asio::ip::make_address(address.host, error);
+  return !error;
+}
+
 bool IsLoopback(const HostPort& address) {
   if (address.host == "localhost") return true;
   boost::system::error_code error;

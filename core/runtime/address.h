@@ -22,6 +22,8 @@ StatusOr<HostPort> ParseHostPort(std::string_view text);
 std::string ToText(const HostPort& address);
 // 127.0.0.0/8, ::1 or localhost.
 bool IsLoopback(const HostPort& address);
+// localhost or an IP address in digits: a host that no name server is asked about.
+bool IsNumeric(const HostPort& address);
 
 }  // namespace titan::runtime
 

@@ -22,6 +22,7 @@
 #include <boost/beast/http.hpp>
 
 #include "core/runtime/address.h"
+#include "core/runtime/listen.h"
 
 namespace titan::runtime {
 namespace asio = boost::asio;
@@ -122,15 +123,13 @@ StatusOr<std::unique_ptr<HealthListener>> HealthListener::Create(const std::stri
   boost::system::error_code error;
   const std::string host = wanted.host == "localhost" ? "127.0.0.1" : wanted.host;
   const auto ip = asio::ip::make_address(host, error);
-  if (error) return InvalidArgument("health listener: '" + wanted.host + "' is not an IP address");
+  if (error) return InvalidArgument("'" + wanted.host + "' is not an IP address");
   const tcp::endpoint endpoint(ip, wanted.port);
   impl->acceptor.open(endpoint.protocol(), error);
   if (!error) impl->acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) impl->acceptor.bind(endpoint, error);
   if (!error) impl->acceptor.listen(kMaxConnections, error);
-  if (error) {
-    return Unavailable("health listener: cannot listen on " + listen + ": " + error.message());
-  }
+  if (error) return CannotListen(wanted, error.value());
   const auto bound = impl->acceptor.local_endpoint(error);
   if (error) return Unavailable("health listener: " + error.message());
   impl->address = ToText({bound.address().to_string(), bound.port()});

@@ -15,6 +15,8 @@
 #include "core/storage/segment_log.h"
 #include "services/orchestrator/convert.h"
 #include "services/orchestrator/service.h"
+#include "services/rpc/wait_notice.h"
+#include "services/settings/daemon_spec.h"
 
 namespace titan::orchestrator {
 namespace {
@@ -34,16 +36,7 @@ rpc::DaemonSpec<config::v1::OrchestratorConfig> MakeDaemonSpec() {
   rpc::DaemonSpec<Config> spec;
   spec.role = "orchestrator";
   spec.description = "Runs jobs: schedule, journal, prompts; tells the other daemons what to do";
-  spec.fill_defaults = [](Config* config) {
-    config->set_worker_timeout_ms(5000);
-    config->set_rpc_deadline_ms(10000);
-  };
-  spec.validate = [](const Config& config, rpc::ConfigProblems* problems) {
-    rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-    rpc::ValidateRange("worker_timeout_ms", config.worker_timeout_ms(), 100, 600000, "ms",
-                       problems);
-    rpc::ValidateRange("rpc_deadline_ms", config.rpc_deadline_ms(), 100, 600000, "ms", problems);
-  };
+  settings::UseSettings(&spec);
   spec.create = [](const Config& config,
                    rpc::DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {
     TITAN_ASSIGN_OR_RETURN(auto daemon, OrchestratorDaemon::Create(config, context));
@@ -192,6 +185,7 @@ asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
   const rpc::Milliseconds pause =
       std::max(rpc::Milliseconds(100), rpc::Milliseconds(config_.worker_timeout_ms() / 5));
   Instant last_answer = driver_->Now();
+  rpc::WaitNotice notice;
   while (!stopping_) {
     // The calls answer on this strand; a timer lets this coroutine wait for them.
     auto answered = std::make_shared<asio::steady_timer>(context_.control,
@@ -215,6 +209,7 @@ asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
     const Instant now = driver_->Now();
     if (status->ok()) {
       last_answer = now;
+      notice.Over();
       if (!weight_store_name_.has_value()) {
         weight_store_name_ = {"weightstore", std::to_string(++weight_store_lives_)};
         TITAN_LOG(kInfo, "weight_store_found", {"address", config_.weightstore_address()},
@@ -225,6 +220,11 @@ asio::awaitable<void> OrchestratorDaemon::WeightStoreLoop() {
     } else if (weight_store_name_.has_value() &&
                now - last_answer > Millis(config_.worker_timeout_ms())) {
       LoseWeightStore("it does not answer: " + MessageOf(*status));
+    }
+    if (const titan::Instant at = context_.clock.Now(); !status->ok() && notice.Due(at)) {
+      TITAN_LOG(kWarning, "weight_store_silent", {"address", config_.weightstore_address()},
+                {"waited_s", notice.Waited(at).count()}, {"status", *status},
+                {"next", "asks again until the weight store answers"});
     }
     co_await Sleep(ports_.epoch == 0 ? rpc::Milliseconds(100) : pause);
   }

@@ -5,6 +5,7 @@
 
 #include "services/reward/reward_service.h"
 #include "services/rpc/daemon.h"
+#include "services/settings/daemon_spec.h"
 
 int main(int argc, char** argv) {
   using titan::config::v1::RewardConfig;
@@ -12,14 +13,7 @@ int main(int argc, char** argv) {
   spec.role = "reward";
   spec.description = "Scores finished samples with the built-in graders.";
   spec.worker_role = titan::type::v1::WORKER_ROLE_REWARD;
-  spec.fill_defaults = [](RewardConfig* config) {
-    config->set_max_batch_items(titan::reward::kDefaultMaxBatchItems);
-  };
-  spec.validate = [](const RewardConfig& config, titan::rpc::ConfigProblems* problems) {
-    titan::rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(),
-                                    problems);
-    titan::rpc::ValidateRange("max_batch_items", config.max_batch_items(), 1, 4096, "", problems);
-  };
+  titan::settings::UseSettings(&spec);
   spec.create = titan::reward::RewardService::Create;
   return titan::rpc::DaemonMain(argc, argv, std::move(spec));
 }

@@ -18,7 +18,6 @@
 
 namespace titan::reward {
 
-inline constexpr uint32_t kDefaultMaxBatchItems = 256;
 inline constexpr size_t kMaxBatchBytes = 1 << 20;
 
 // Scores a batch here and now. NotFound: no such grader (names the nearest); InvalidArgument: bad

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include "core/base/nearest_name.h"
 #include "core/runtime/files.h"
@@ -261,7 +262,56 @@ void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* m
   }
 }
 
+// Gives the field the lowest or highest value of its type, or the empty text. False: no such field,
+// or another kind of field.
+bool SetToAnEnd(const std::string& path, bool highest, Message* message) {
+  const Reflection* r = message->GetReflection();
+  const size_t dot = path.find('.');
+  const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(path.substr(0, dot));
+  if (field == nullptr || field->is_repeated()) return false;
+  const bool leaf = dot == std::string::npos;
+  if (leaf == (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)) return false;
+  if (!leaf) return SetToAnEnd(path.substr(dot + 1), highest, r->MutableMessage(message, field));
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT32:
+      r->SetUInt32(message, field, highest ? std::numeric_limits<uint32_t>::max() : 0);
+      return true;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      r->SetUInt64(message, field, highest ? std::numeric_limits<uint64_t>::max() : 0);
+      return true;
+    case FieldDescriptor::CPPTYPE_STRING:
+      r->SetString(message, field, "");
+      return true;
+    default:  // no configuration of a daemon has others
+      return false;
+  }
+}
+
 }  // namespace
+
+ConfigProblem InvalidValue(const std::string& path, const std::string& value,
+                           const std::string& valid) {
+  return {path, "is " + value + "; valid: " + valid, valid};
+}
+
+ValidValues ValidByCheck(const Message& complete,
+                         std::function<void(const Message&, ConfigProblems*)> check) {
+  const std::shared_ptr<Message> kept(complete.New());
+  kept->CopyFrom(complete);
+  return [kept, check = std::move(check)](const std::string& path) -> std::string {
+    for (const bool highest : {false, true}) {
+      const std::unique_ptr<Message> tried(kept->New());
+      tried->CopyFrom(*kept);
+      if (!SetToAnEnd(path, highest, tried.get())) return "";
+      ConfigProblems problems;
+      check(*tried, &problems);
+      for (const ConfigProblem& problem : problems) {
+        if (problem.path == path && !problem.valid.empty()) return problem.valid;
+      }
+    }
+    return "";
+  };
+}
 
 void ConfigOrigins::SetFromFile(const std::string& path, const std::string& where,
                                 JsonPosition position) {
@@ -278,15 +328,16 @@ std::string ConfigOrigins::Of(const std::string& path) const {
 }
 
 Status ReadConfigText(std::string_view text, const std::string& where, Message* message,
-                      ConfigOrigins* origins) {
+                      ConfigOrigins* origins, const ValidValues& valid) {
   TITAN_ASSIGN_OR_RETURN(const JsonNode root, ParseJsonTree(text, where));
-  return ReadConfigTree(root, where, message, origins);
+  return ReadConfigTree(root, where, message, origins, valid);
 }
 
-Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins) {
+Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins,
+                      const ValidValues& valid) {
   const StatusOr<std::string> text = runtime::ReadFile(file, 16u << 20);
   if (!text.ok()) return InvalidArgument("configuration: " + MessageOf(text.status()));
-  return ReadConfigText(*text, file, message, origins);
+  return ReadConfigText(*text, file, message, origins, valid);
 }
 
 Status ReadConfigTree(const JsonNode& root, const std::string& where, Message* message,

@@ -26,7 +26,9 @@ class ConfigOrigins {
   // `where` is the file as the user named it.
   void SetFromFile(const std::string& path, const std::string& where, JsonPosition position);
   void SetFromFlag(const std::string& path, const std::string& flag);
-  // "default", "file.json:3:5" or "flag --listen".
+  // Words of the caller.
+  void Set(const std::string& path, const std::string& origin) { origins_[path] = origin; }
+  // "default", "file.json:3:5", "flag --listen" or what Set was told.
   std::string Of(const std::string& path) const;
   bool IsDefault(const std::string& path) const { return !origins_.contains(path); }
 
@@ -38,21 +40,31 @@ class ConfigOrigins {
 struct ConfigProblem {
   std::string path;         // for example daemon.listen
   std::string description;  // what is wrong and which values are valid
+  std::string valid = {};   // of InvalidValue: the last part of the description
 };
 using ConfigProblems = std::vector<ConfigProblem>;
+// "is <value>; valid: <valid>".
+ConfigProblem InvalidValue(const std::string& path, const std::string& value,
+                           const std::string& valid);
 
 // What a field may be ("1 to 64"), by its path, where that is less than its type holds; empty: not
 // known. For messages about values that the type cannot hold.
 using ValidValues = std::function<std::string(const std::string& path)>;
+// Those of a check that speaks by InvalidValue: what it says of a copy of `complete`, which it
+// accepts but for what is required, when the field has the ends of its type.
+ValidValues ValidByCheck(
+    const google::protobuf::Message& complete,
+    std::function<void(const google::protobuf::Message&, ConfigProblems*)> check);
 
 // Reads JSON text into `message`. Fields absent from the text are left as they are, repeated fields
 // are replaced. InvalidArgument: all problems found, one a line, each "<where>:<line>:<column>:
 // <path>: ...".
 Status ReadConfigText(std::string_view text, const std::string& where,
-                      google::protobuf::Message* message, ConfigOrigins* origins);
+                      google::protobuf::Message* message, ConfigOrigins* origins,
+                      const ValidValues& valid = {});
 // InvalidArgument also for a file that cannot be read.
 Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
-                      ConfigOrigins* origins);
+                      ConfigOrigins* origins, const ValidValues& valid = {});
 // The same for a document that is parsed already, for callers that take parts of it out first.
 Status ReadConfigTree(const JsonNode& root, const std::string& where,
                       google::protobuf::Message* message, ConfigOrigins* origins,

@@ -114,8 +114,13 @@ void CollectOrigins(const Json& json, const std::string& path, const ConfigOrigi
     const std::string here = path.empty() ? name : path + "." + name;
     if (value.is_object()) {
       CollectOrigins(value, here, origins, out);
-    } else {
-      (*out)[here] = origins.Of(here);
+      continue;
+    }
+    (*out)[here] = origins.Of(here);
+    if (!value.is_array()) continue;
+    for (size_t i = 0; i < value.size(); ++i) {
+      if (!value[i].is_object()) continue;
+      CollectOrigins(value[i], here + "[" + std::to_string(i) + "]", origins, out);
     }
   }
 }

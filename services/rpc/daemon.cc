@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/rpc/daemon.h"
 
+#include <errno.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -25,6 +26,7 @@
 #include "core/runtime/endpoint.h"
 #include "core/runtime/files.h"
 #include "core/runtime/health.h"
+#include "core/runtime/listen.h"
 #include "core/runtime/log.h"
 #include "core/runtime/shutdown.h"
 #include "services/rpc/channel.h"
@@ -51,11 +53,8 @@ std::string MakeIncarnation() {
 
 // The smallest configuration that the daemon's own checks accept: the fields without a default.
 std::string ExampleConfig(const DaemonDefinition& definition) {
-  const std::unique_ptr<Message> filled(definition.config->New());
-  filled->CopyFrom(*definition.config);
   ConfigProblems problems;
-  ValidateDaemon(*definition.daemon_of(filled.get()), &problems);
-  definition.validate(*filled, &problems);
+  definition.validate(*definition.config, &problems);
   std::string text = "{\"daemon\": {\"data_folder\": \"run/" + definition.role + "\"}";
   for (const ConfigProblem& problem : problems) {
     if (problem.path.find('.') != std::string::npos) continue;
@@ -101,7 +100,8 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, const DaemonDef
 Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOrigins* origins) {
   Message* config = definition->config.get();
   if (!flags.config.empty()) {
-    TITAN_RETURN_IF_ERROR(ReadConfigFile(flags.config, config, origins));
+    TITAN_RETURN_IF_ERROR(
+        ReadConfigFile(flags.config, config, origins, ValidByCheck(*config, definition->validate)));
   }
   config::v1::DaemonConfig* daemon = definition->daemon_of(config);
   if (!flags.listen.empty()) {
@@ -113,19 +113,8 @@ Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOri
     origins->SetFromFlag("daemon.log_level", "--log_level");
   }
   ConfigProblems problems;
-  ValidateDaemon(*daemon, &problems);
   definition->validate(*config, &problems);
   return ProblemsToStatus(problems, *origins);
-}
-
-// Fields that are set but have no effect, one sentence each.
-std::vector<std::string> WarningsOf(const config::v1::DaemonConfig& daemon) {
-  std::vector<std::string> warnings;
-  if (daemon.debug().rpc_delay_seed() != 0 && daemon.debug().rpc_delay_max_ms() == 0) {
-    warnings.push_back(
-        "daemon.debug.rpc_delay_seed has no effect: daemon.debug.rpc_delay_max_ms is 0");
-  }
-  return warnings;
 }
 
 // Runs a coroutine on the control strand and waits for it here (never called from the strand).
@@ -146,8 +135,9 @@ T RunOn(asio::io_context& io, std::function<asio::awaitable<T>()> body, T on_exc
 // One running daemon; the members are in the order in which they are made.
 class Runner {
  public:
-  Runner(DaemonDefinition definition, runtime::ShutdownSignal& signal)
+  Runner(DaemonDefinition definition, ConfigOrigins origins, runtime::ShutdownSignal& signal)
       : definition_(std::move(definition)),
+        origins_(std::move(origins)),
         daemon_(*definition_.daemon_of(definition_.config.get())),
         signal_(signal),
         delay_(daemon_.debug().rpc_delay_max_ms(), daemon_.debug().rpc_delay_seed()),
@@ -198,8 +188,9 @@ class Runner {
 
   Status Start() {
     TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(daemon_.data_folder()));
-    TITAN_ASSIGN_OR_RETURN(health_,
-                           runtime::HealthListener::Create(daemon_.health_listen(), metrics_));
+    auto health = runtime::HealthListener::Create(daemon_.health_listen(), metrics_);
+    if (!health.ok()) return AtField("daemon.health_listen", health.status());
+    health_ = *std::move(health);
     control_thread_ = std::jthread([this] { io_.run(); });
     StatusOr<std::unique_ptr<DaemonService>> made = Internal("not made");
     RunOn<bool>(
@@ -221,8 +212,18 @@ class Runner {
         Internal("an exception left DaemonService::Start"));
   }
 
+  // `status` with the field and the place of its value.
+  Status AtField(const std::string& path, const Status& status) const {
+    const std::string at = origins_.IsDefault(path) ? "" : origins_.Of(path) + ": ";
+    return Annotate(status, at + path);
+  }
+
   Status Listen() {
     TITAN_ASSIGN_OR_RETURN(runtime::HostPort address, runtime::ParseHostPort(daemon_.listen()));
+    // gRPC would say why it cannot in a line for its developers, and not tell us.
+    if (const int error = runtime::TryListen(address); error != 0) {
+      return AtField("daemon.listen", runtime::CannotListen(address, error));
+    }
     grpc::ServerBuilder builder;
     int port = 0;
     builder.AddListeningPort(daemon_.listen(), grpc::InsecureServerCredentials(), &port);
@@ -232,8 +233,7 @@ class Runner {
     for (grpc::Service* service : service_->services()) builder.RegisterService(service);
     grpc_ = builder.BuildAndStart();
     if (grpc_ == nullptr || port == 0) {
-      return Unavailable("cannot listen on " + daemon_.listen() +
-                         ": the port is in use or the address is not of this machine");
+      return AtField("daemon.listen", runtime::CannotListen(address, EADDRINUSE));
     }
     address.port = static_cast<uint16_t>(port);
     std::lock_guard lock(mutex_);
@@ -291,6 +291,7 @@ class Runner {
   }
 
   DaemonDefinition definition_;
+  const ConfigOrigins origins_;
   const config::v1::DaemonConfig daemon_;
   runtime::ShutdownSignal& signal_;
   SystemClock clock_;
@@ -325,75 +326,6 @@ type::v1::WorkerIdentity DaemonContext::Identity() const {
   return identity;
 }
 
-void FillDaemonDefaults(const std::string& role, config::v1::DaemonConfig* daemon) {
-  daemon->set_listen("127.0.0.1:0");
-  daemon->set_health_listen("127.0.0.1:0");
-  daemon->set_worker_id(role);
-  daemon->set_shutdown_deadline_ms(10000);
-  daemon->set_log_level("info");
-}
-
-void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* problems) {
-  const auto listen = runtime::ParseHostPort(daemon.listen());
-  if (!listen.ok()) {
-    problems->push_back({"daemon.listen", MessageOf(listen.status())});
-  } else if (!runtime::IsLoopback(*listen)) {
-    problems->push_back({"daemon.listen", "'" + daemon.listen() +
-                                              "' is not on loopback; listeners without TLS and "
-                                              "authentication stay on 127.0.0.1 or [::1]"});
-  }
-  const auto health = runtime::ParseHostPort(daemon.health_listen());
-  if (!health.ok()) problems->push_back({"daemon.health_listen", MessageOf(health.status())});
-  if (daemon.data_folder().empty()) {
-    problems->push_back({"daemon.data_folder", "is required: the folder of this daemon's files"});
-  }
-  if (daemon.worker_id().empty() ||
-      daemon.worker_id().find_first_not_of(
-          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
-          std::string::npos) {
-    problems->push_back({"daemon.worker_id",
-                         "wants letters, digits, '-' and '_', has '" + daemon.worker_id() + "'"});
-  }
-  ValidateRange("daemon.shutdown_deadline_ms", daemon.shutdown_deadline_ms(), 100, 600000, "ms",
-                problems);
-  const auto level = runtime::ParseLogLevel(daemon.log_level());
-  if (!level.ok()) problems->push_back({"daemon.log_level", MessageOf(level.status())});
-  if (daemon.debug().rpc_delay_max_ms() > 0) {
-    const bool outside = (listen.ok() && !runtime::IsLoopback(*listen)) ||
-                         (health.ok() && !runtime::IsLoopback(*health));
-    if (outside) {
-      problems->push_back({"daemon.debug.rpc_delay_max_ms",
-                           "is a test seam, refused when a listener is not on loopback"});
-    }
-    ValidateRange("daemon.debug.rpc_delay_max_ms", daemon.debug().rpc_delay_max_ms(), 0, 60000,
-                  "ms", problems);
-  }
-}
-
-void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64_t high,
-                   const std::string& unit, ConfigProblems* problems) {
-  if (value >= low && value <= high) return;
-  problems->push_back({path, "is " + std::to_string(value) + "; valid: " + std::to_string(low) +
-                                 " to " + std::to_string(high) + (unit.empty() ? "" : " " + unit)});
-}
-
-void ValidatePeerAddress(const std::string& path, const std::string& address,
-                         ConfigProblems* problems) {
-  if (address.empty()) {
-    problems->push_back({path, "is required: host:port"});
-    return;
-  }
-  const auto parsed = runtime::ParseHostPort(address);
-  if (!parsed.ok()) {
-    problems->push_back({path, MessageOf(parsed.status())});
-  } else if (parsed->port == 0) {
-    problems->push_back({path, "wants the real port, has 0"});
-  } else if (!runtime::IsLoopback(*parsed)) {
-    problems->push_back(
-        {path, "'" + address + "' is not on loopback; connections without TLS stay there"});
-  }
-}
-
 int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
   runtime::ShutdownSignal signal;  // before any other thread
   Flags flags;
@@ -410,7 +342,7 @@ int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
     }
     return kExitUsage;
   }
-  for (const std::string& warning : WarningsOf(*definition.daemon_of(definition.config.get()))) {
+  for (const std::string& warning : definition.warnings(*definition.config)) {
     std::cerr << "warning: " << warning << std::endl;
   }
   if (flags.print_config) {
@@ -425,7 +357,7 @@ int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition) {
   const auto level = runtime::ParseLogLevel(daemon.log_level());
   TITAN_CHECK(level.ok());  // ResolveConfig checked it
   runtime::InitLog({.level = *level, .worker = daemon.worker_id()});
-  Runner runner(std::move(definition), signal);
+  Runner runner(std::move(definition), std::move(origins), signal);
   return runner.Run();
 }
 

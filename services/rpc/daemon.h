@@ -81,8 +81,10 @@ struct DaemonSpec {
   std::string role;         // "generator": default worker id; the program is titan-<role>
   std::string description;  // one sentence for --help
   type::v1::WorkerRole worker_role = type::v1::WORKER_ROLE_UNSPECIFIED;
-  std::function<void(Config*)> fill_defaults;                    // beyond those of DaemonConfig
-  std::function<void(const Config&, ConfigProblems*)> validate;  // beyond those of DaemonConfig
+  // What services/settings says of the message, `daemon` included.
+  std::function<void(Config*)> fill_defaults;
+  std::function<void(const Config&, ConfigProblems*)> validate;
+  std::function<std::vector<std::string>(const Config&)> warnings;  // set, but without effect
   // On the control strand. `context` outlives the service.
   std::function<StatusOr<std::unique_ptr<DaemonService>>(const Config&, DaemonContext& context)>
       create;
@@ -96,20 +98,11 @@ struct DaemonDefinition {
   std::unique_ptr<google::protobuf::Message> config;  // filled with defaults
   std::function<config::v1::DaemonConfig*(google::protobuf::Message*)> daemon_of;
   std::function<void(const google::protobuf::Message&, ConfigProblems*)> validate;
+  std::function<std::vector<std::string>(const google::protobuf::Message&)> warnings;
   std::function<StatusOr<std::unique_ptr<DaemonService>>(const google::protobuf::Message&,
                                                          DaemonContext&)>
       create;
 };
-
-void FillDaemonDefaults(const std::string& role, config::v1::DaemonConfig* daemon);
-// Checks of DaemonConfig, paths "daemon....".
-void ValidateDaemon(const config::v1::DaemonConfig& daemon, ConfigProblems* problems);
-// Adds "is 7; valid: 1 to 4 ms" when the value is outside [low, high].
-void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64_t high,
-                   const std::string& unit, ConfigProblems* problems);
-// A required host:port on loopback with a port: adds a problem at `path` otherwise.
-void ValidatePeerAddress(const std::string& path, const std::string& address,
-                         ConfigProblems* problems);
 
 int RunDaemon(int argc, const char* const* argv, DaemonDefinition definition);
 
@@ -121,7 +114,6 @@ int DaemonMain(int argc, const char* const* argv, DaemonSpec<Config> spec) {
   definition.description = spec.description;
   definition.worker_role = spec.worker_role;
   auto config = std::make_unique<Config>();
-  FillDaemonDefaults(spec.role, config->mutable_daemon());
   if (spec.fill_defaults) spec.fill_defaults(config.get());
   definition.config = std::move(config);
   definition.daemon_of = [](google::protobuf::Message* message) {
@@ -130,6 +122,9 @@ int DaemonMain(int argc, const char* const* argv, DaemonSpec<Config> spec) {
   definition.validate = [validate = spec.validate](const google::protobuf::Message& message,
                                                    ConfigProblems* problems) {
     if (validate) validate(static_cast<const Config&>(message), problems);
+  };
+  definition.warnings = [warnings = spec.warnings](const google::protobuf::Message& message) {
+    return warnings ? warnings(static_cast<const Config&>(message)) : std::vector<std::string>();
   };
   definition.create = [create = spec.create](const google::protobuf::Message& message,
                                              DaemonContext& context) {

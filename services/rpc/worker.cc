@@ -107,10 +107,16 @@ asio::awaitable<bool> WorkerAgent::Register() {
       stopping_ = true;
     } else {
       context_.set_ready(false, "cannot register: " + MessageOf(reply.status()));
+      if (const Instant now = context_.clock.Now(); notice_.Due(now)) {
+        TITAN_LOG(kWarning, "not_registered", {"orchestrator", options_.orchestrator_address},
+                  {"waited_s", notice_.Waited(now).count()}, {"status", reply.status()},
+                  {"next", "tries again until the orchestrator answers"});
+      }
     }
     co_return false;
   }
   registered_ = true;
+  notice_.Over();
   registrations_.Add();
   heartbeat_ = Milliseconds(std::clamp<uint32_t>(reply->heartbeat_ms(), 10, 60000));
   TITAN_LOG(kInfo, "registered", {"orchestrator", options_.orchestrator_address},

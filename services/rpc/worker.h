@@ -15,6 +15,7 @@
 
 #include "core/base/status.h"
 #include "services/rpc/daemon.h"
+#include "services/rpc/wait_notice.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
 namespace titan::rpc {
@@ -37,6 +38,8 @@ class WorkerAgent {
   // Runs until Stop(): sets the daemon ready when registered and not ready when the orchestrator is
   // lost. A registration refused for what this worker is (INVALID_ARGUMENT, FAILED_PRECONDITION: a
   // contract that differs) ends the daemon with the reason.
+  // A registration that fails otherwise is tried again until it works; the log says so after a few
+  // seconds and then once a minute.
   void Start();
   // Ends the loop; returns when it has ended.
   asio::awaitable<void> Stop();
@@ -58,6 +61,7 @@ class WorkerAgent {
   bool registered_ = false;
   bool stopping_ = false;
   bool running_ = false;
+  WaitNotice notice_;  // of registrations that fail
   runtime::Counter registrations_;
 };
 

@@ -4,12 +4,10 @@
 //
 //   gRPC threads -> control strand (service) -> engine thread (forward, backward, optimizer,
 //   publish; kernel pool)
-#include <thread>
-
 #include "core/kernels/isa.h"
-#include "core/model/decoder.h"
 #include "core/runtime/log.h"
 #include "services/rpc/daemon.h"
+#include "services/settings/daemon_spec.h"
 #include "services/trainer/trainer_service.h"
 #include "services/weightstore_client/grpc_leader.h"
 
@@ -17,27 +15,6 @@ namespace titan::services {
 namespace {
 
 using config::v1::TrainerConfig;
-
-void FillDefaults(TrainerConfig* config) {
-  config->mutable_kernels()->set_threads(std::max(1u, std::thread::hardware_concurrency()));
-  config->mutable_kernels()->set_isa("auto");
-  config->set_max_pack_tokens(2048);
-  config->set_recompute("none");
-}
-
-void Validate(const TrainerConfig& config, rpc::ConfigProblems* problems) {
-  rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
-  rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-  if (config.weightstore_socket().empty()) {
-    problems->push_back({"weightstore_socket", "is required: path of the store's unix socket"});
-  }
-  if (!model::RecomputeFromName(config.recompute()).ok()) {
-    problems->push_back(
-        {"recompute", "is \"" + config.recompute() + "\"; valid: none, selective, full"});
-  }
-  rpc::ValidateRange("kernels.threads", config.kernels().threads(), 1, 1024, "", problems);
-  rpc::ValidateRange("max_pack_tokens", config.max_pack_tokens(), 2048, 1 << 20, "", problems);
-}
 
 StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const TrainerConfig& config,
                                                      rpc::DaemonContext& context) {
@@ -57,8 +34,7 @@ int main(int argc, char** argv) {
   spec.role = "trainer";
   spec.description = "Trains planned steps and publishes a weight version after each.";
   spec.worker_role = titan::type::v1::WORKER_ROLE_TRAINER;
-  spec.fill_defaults = titan::services::FillDefaults;
-  spec.validate = titan::services::Validate;
+  titan::settings::UseSettings(&spec);
   spec.create = titan::services::Create;
   return titan::rpc::DaemonMain<titan::config::v1::TrainerConfig>(argc, argv, std::move(spec));
 }

@@ -15,6 +15,7 @@
 #include "core/base/hash.h"
 #include "core/runtime/log.h"
 #include "core/storage/rocksdb_store.h"
+#include "services/settings/daemon_spec.h"
 #include "services/weightstore/memory_limit.h"
 #include "services/weightstore/weightstore_service.h"
 #include "weightstore/library.h"
@@ -27,31 +28,10 @@ namespace {
 namespace asio = rpc::asio;
 using config::v1::WeightStoreConfig;
 
-constexpr uint32_t kDefaultLeaseTtlMs = 10'000;
-constexpr uint32_t kMinLeaseTtlMs = 100;
-constexpr uint32_t kMaxLeaseTtlMs = 3'600'000;
-constexpr uint64_t kMinMemoryLimit = 1 << 20;
 constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everything else
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
-
-void ValidateConfig(const WeightStoreConfig& config, rpc::ConfigProblems* problems) {
-  if (config.role() != "both") {
-    problems->push_back(
-        {"role", "wants 'both' (leader and host in one process), has '" + config.role() + "'"});
-  }
-  rpc::ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), kMinLeaseTtlMs, kMaxLeaseTtlMs, "ms",
-                     problems);
-  if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
-    problems->push_back({"memory_limit_bytes", "is " + std::to_string(config.memory_limit_bytes()) +
-                                                   "; valid: at least 1048576 bytes"});
-  }
-  if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
-    const Status path = CheckSocketPath(SocketPathOf(config));
-    if (!path.ok()) problems->push_back({"socket_path", MessageOf(path)});
-  }
-}
 
 class WeightStoreDaemon final : public rpc::DaemonService {
  public:
@@ -81,7 +61,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     library.unix_ms = [&clock] { return clock.UnixMs(); };
     TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
-                           SocketServer::Start(SocketPathOf(config), *daemon->store_));
+                           SocketServer::Start(settings::SocketPathOf(config), *daemon->store_));
     daemon->service_ = std::make_unique<WeightStoreGrpcService>(
         context.server, context.blocking, context.metrics, *daemon->store_, *daemon->library_);
     TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
@@ -159,22 +139,13 @@ class WeightStoreDaemon final : public rpc::DaemonService {
 
 }  // namespace
 
-std::string SocketPathOf(const WeightStoreConfig& config) {
-  return config.socket_path().empty() ? config.daemon().data_folder() + "/ws.sock"
-                                      : config.socket_path();
-}
-
 rpc::DaemonSpec<WeightStoreConfig> WeightStoreDaemonSpec() {
   rpc::DaemonSpec<WeightStoreConfig> spec;
   spec.role = "weightstore";
   spec.description =
       "Keeps the policy versions of runs in sealed memory and serves them to readers.";
   spec.worker_role = type::v1::WORKER_ROLE_WEIGHTSTORE;
-  spec.fill_defaults = [](WeightStoreConfig* config) {
-    config->set_role("both");
-    config->set_lease_ttl_ms(kDefaultLeaseTtlMs);
-  };
-  spec.validate = ValidateConfig;
+  settings::UseSettings(&spec);
   spec.create = WeightStoreDaemon::Create;
   return spec;
 }

@@ -20,9 +20,6 @@ namespace titan::weightstore {
 // Role, config defaults, checks and construction, for rpc::DaemonMain.
 rpc::DaemonSpec<config::v1::WeightStoreConfig> WeightStoreDaemonSpec();
 
-// socket_path of the config, or <data_folder>/ws.sock.
-std::string SocketPathOf(const config::v1::WeightStoreConfig& config);
-
 }  // namespace titan::weightstore
 
 #endif  // TITAN_SERVICES_WEIGHTSTORE_WEIGHTSTORE_DAEMON_H_

@@ -11,6 +11,7 @@
 
 #include "services/rpc/daemon.h"
 #include "services/rpc/worker.h"
+#include "services/settings/daemon_spec.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
 namespace titan {
@@ -234,12 +235,7 @@ int WorkerMain(int argc, char** argv, const std::string& role, type::v1::WorkerR
   rpc::DaemonSpec<Config> spec;
   spec.role = role;
   spec.worker_role = worker_role;
-  spec.validate = [](const Config& config, rpc::ConfigProblems* problems) {
-    rpc::ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
-    rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-    if (config.weightstore_socket().empty())
-      problems->push_back({"weightstore_socket", "is required"});
-  };
+  settings::UseSettings(&spec);
   spec.create = [](const Config& config,
                    DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {
     auto agent = rpc::WorkerAgent::Create(context, {config.orchestrator_address(), {}, {}});
@@ -262,6 +258,7 @@ int Main(int argc, char** argv) {
   if (name == "titan-weightstore") {
     rpc::DaemonSpec<config::v1::WeightStoreConfig> spec;
     spec.role = "weightstore";
+    settings::UseSettings(&spec);
     spec.create = [](const config::v1::WeightStoreConfig& config,
                      DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {
       return std::unique_ptr<rpc::DaemonService>(new Store(context));
@@ -271,10 +268,7 @@ int Main(int argc, char** argv) {
   if (name == "titan-orchestrator") {
     rpc::DaemonSpec<config::v1::OrchestratorConfig> spec;
     spec.role = "orchestrator";
-    spec.validate = [](const config::v1::OrchestratorConfig& config,
-                       rpc::ConfigProblems* problems) {
-      rpc::ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-    };
+    settings::UseSettings(&spec);
     spec.create = [](const config::v1::OrchestratorConfig& config,
                      DaemonContext& context) -> StatusOr<std::unique_ptr<rpc::DaemonService>> {
       return std::unique_ptr<rpc::DaemonService>(new Orchestrator(context));

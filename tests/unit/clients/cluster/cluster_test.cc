@@ -47,8 +47,29 @@ class ClusterTest : public ::testing::Test {
     ASSERT_EQ(chmod(path.c_str(), 0755), 0);
   }
 
+  // Reads text over the defaults and a data folder, as a cluster's file.
+  void Read(std::string_view text) {
+    config_.Clear();
+    FillClusterDefaults(&config_);
+    config_.set_data_folder(folder_ + "/data");
+    origins_ = {};
+    const Status read = rpc::ReadConfigText(text, "c.json", &config_, &origins_);
+    EXPECT_TRUE(read.ok()) << read;
+  }
+  // Of config_, one a line; empty when it is accepted.
+  std::string Problems() {
+    rpc::ConfigProblems problems;
+    ValidateCluster(config_, origins_, &problems);
+    return MessageOf(rpc::ProblemsToStatus(problems, origins_));
+  }
+  std::string ProblemsOf(std::string_view text) {
+    Read(text);
+    return Problems();
+  }
+
   std::string folder_;
   config::v1::ClusterConfig config_;
+  rpc::ConfigOrigins origins_;
 };
 
 TEST_F(ClusterTest, PlansFillInNamesFoldersAndAddressesAndMergeGenerators) {
@@ -79,10 +100,7 @@ TEST_F(ClusterTest, ConfigsThatNameWhatTheClusterFillsInAreRefused) {
   config_.add_generators()->mutable_daemon()->set_worker_id("me");
   config_.set_num_generators(0);
   config_.set_data_folder("/" + std::string(120, 'd'));
-  rpc::ConfigProblems problems;
-  ValidateCluster(config_, &problems);
-  std::string all;
-  for (const auto& problem : problems) all += problem.path + ": " + problem.description + "\n";
+  const std::string all = Problems();
   EXPECT_NE(all.find("trainer.orchestrator_address: is filled in"), std::string::npos) << all;
   EXPECT_NE(all.find("generators[0].daemon.worker_id: is filled in"), std::string::npos) << all;
   EXPECT_NE(all.find("num_generators: is 0; valid: 1 to 64"), std::string::npos) << all;
@@ -90,25 +108,20 @@ TEST_F(ClusterTest, ConfigsThatNameWhatTheClusterFillsInAreRefused) {
 }
 
 TEST_F(ClusterTest, OnePortForManyIsRefusedAndWhatEveryGeneratorOverridesIsWarnedOf) {
-  config_.set_num_generators(2);
-  config_.mutable_generator()->mutable_daemon()->set_listen("127.0.0.1:7000");
-  config_.mutable_generator()->set_max_versions(4);
-  config_.mutable_generator()->mutable_daemon()->mutable_debug()->set_rpc_delay_seed(5);
-  rpc::ConfigProblems problems;
-  ValidateCluster(config_, &problems);
-  ASSERT_EQ(problems.size(), 1u);
-  EXPECT_EQ(problems[0].path, "generator.daemon.listen");
-  EXPECT_EQ(ClusterWarnings(config_).size(), 1u);  // the seed
-  for (const char* own : {"127.0.0.1:7001", "127.0.0.1:7002"}) {
-    EXPECT_EQ(ClusterWarnings(config_).size(), 1u);
-    auto* generator = config_.add_generators();
-    generator->mutable_daemon()->set_listen(own);
-    generator->set_max_versions(5);
-  }
-  problems.clear();
-  ValidateCluster(config_, &problems);
-  EXPECT_TRUE(problems.empty());
-  const auto warnings = ClusterWarnings(config_);
+  const std::string general =
+      R"({"generator": {"daemon": {"listen": "127.0.0.1:7000", "debug": {"rpc_delay_seed": 5}},
+       "max_versions": 4}, "generators": [)";
+  EXPECT_EQ(ProblemsOf(general + "]}"),
+            "c.json:1:37: generator.daemon.listen: is one port for 2 generators; leave it out "
+            "(each takes a free port), or give each its own under generators[i].daemon.listen");
+  EXPECT_EQ(ClusterWarnings(config_, origins_).size(), 1u);  // the seed
+  const std::string first = R"({"daemon": {"listen": "127.0.0.1:7001"}, "max_versions": 5})";
+  EXPECT_EQ(ProblemsOf(general + first + "]}"), "");
+  EXPECT_EQ(ClusterWarnings(config_, origins_).size(), 1u);
+  EXPECT_EQ(ProblemsOf(general + first +
+                       R"(, {"daemon": {"listen": "127.0.0.1:7002"}, "max_versions": 5}]})"),
+            "");
+  const auto warnings = ClusterWarnings(config_, origins_);
   ASSERT_EQ(warnings.size(), 3u);
   EXPECT_EQ(warnings[0],
             "generator.daemon.listen has no effect: every entry of generators sets daemon.listen");
@@ -116,6 +129,106 @@ TEST_F(ClusterTest, OnePortForManyIsRefusedAndWhatEveryGeneratorOverridesIsWarne
             "generator.max_versions has no effect: every entry of generators sets max_versions");
   EXPECT_NE(warnings[2].find("generator.daemon.debug.rpc_delay_seed has no effect"),
             std::string::npos);
+}
+
+TEST_F(ClusterTest, DefaultsAreValidAndThoseOfTheDaemons) {
+  EXPECT_EQ(Problems(), "");
+  EXPECT_TRUE(ClusterWarnings(config_, origins_).empty());
+  EXPECT_EQ(config_.trainer().recompute(), "none");
+  EXPECT_EQ(config_.generator().kv_cache_bytes(), uint64_t{512} << 20);
+  EXPECT_EQ(config_.weightstore().daemon().log_level(), "info");
+}
+
+TEST_F(ClusterTest, WhatADaemonWouldRefuseIsRefusedAtTheUsersField) {
+  EXPECT_EQ(
+      ProblemsOf(R"({"trainer": {"kernels": {"isa": "avx1024"}, "recompute": "maybe"},
+ "orchestrator": {"daemon": {"listen": "0.0.0.0:80"}, "rpc_deadline_ms": 1},
+ "weightstore": {"role": "leader", "memory_limit_bytes": 5},
+ "reward": {"max_batch_items": 0, "daemon": {"health_listen": "nowhere"}},
+ "generator": {"kernels": {"threads": 2000}, "max_running_sequences": 5000}})"),
+      "c.json:2:40: orchestrator.daemon.listen: '0.0.0.0:80' is not on loopback; listeners "
+      "without TLS and authentication stay on 127.0.0.1 or [::1]\n"
+      "c.json:2:74: orchestrator.rpc_deadline_ms: is 1; valid: 100 to 600000 ms\n"
+      "c.json:3:26: weightstore.role: is \"leader\"; valid: both (leader and host in one process)\n"
+      "c.json:3:58: weightstore.memory_limit_bytes: is 5; valid: at least 1048576 bytes\n"
+      "c.json:4:63: reward.daemon.health_listen: address 'nowhere' has no port; write host:port, "
+      "for example 127.0.0.1:0\n"
+      "c.json:4:32: reward.max_batch_items: is 0; valid: 1 to 4096\n"
+      "c.json:1:33: trainer.kernels.isa: is \"avx1024\"; valid: auto, avx2, avx512, avx512_bf16\n"
+      "c.json:1:58: trainer.recompute: is \"maybe\"; valid: none, selective, full\n"
+      "c.json:5:39: generator.kernels.threads: is 2000; valid: 1 to 1024\n"
+      "c.json:5:15: generator.max_batch_tokens: is 512; valid: 5000 (max_running_sequences) to "
+      "1048576");
+}
+
+TEST_F(ClusterTest, TheReaderKnowsWhatIsValid) {
+  const Status read = rpc::ReadConfigText(R"({"trainer": {"kernels": {"threads": -1}},
+ "generators": [{"kernels": {"threads": -1}, "max_versions": true}], "num_generators": 1e3})",
+                                          "c.json", &config_, &origins_, ValidClusterValues());
+  EXPECT_EQ(MessageOf(read),
+            "c.json:1:37: trainer.kernels.threads: -1 is out of range; valid: 1 to 1024\n"
+            "c.json:2:41: generators[0].kernels.threads: -1 is out of range; valid: 1 to 1024\n"
+            "c.json:2:62: generators[0].max_versions: wants a number, has a boolean: true; valid: "
+            "1 to 64\n"
+            "c.json:2:88: num_generators: wants an integer, has 1e3; valid: 1 to 64");
+}
+
+TEST_F(ClusterTest, EntriesOfGeneratorsAreCheckedAsTheyAreMerged) {
+  EXPECT_EQ(ProblemsOf(R"({"generator": {"max_batch_tokens": 100, "max_versions": 65},
+ "generators": [{}, {"max_running_sequences": 200, "max_versions": 66,
+  "daemon": {"log_level": "loud"}}]})"),
+            "c.json:1:57: generator.max_versions: is 65; valid: 1 to 64\n"
+            "c.json:3:27: generators[1].daemon.log_level: is \"loud\"; valid: debug, info, "
+            "warning, error\n"
+            "c.json:2:68: generators[1].max_versions: is 66; valid: 1 to 64\n"
+            "c.json:1:36: generator.max_batch_tokens: is 100; valid: 200 (max_running_sequences) "
+            "to 1048576");
+  // Written zeros are not lost in the merge.
+  EXPECT_EQ(ProblemsOf(R"({"generator": {"daemon": {"debug": {"rpc_delay_max_ms": 5}}},
+ "generators": [{"kernels": {"threads": 0, "isa": ""}},
+  {"kernels": {"threads": 2000}, "daemon": {"debug": {"rpc_delay_max_ms": 0}}}]})"),
+            "c.json:2:41: generators[0].kernels.threads: is 0; valid: 1 to 1024\n"
+            "c.json:2:51: generators[0].kernels.isa: is \"\"; valid: auto, avx2, avx512, "
+            "avx512_bf16\n"
+            "c.json:3:27: generators[1].kernels.threads: is 2000; valid: 1 to 1024\n"
+            "c.json:3:75: generators[1].daemon.debug.rpc_delay_max_ms: cannot be 0 where "
+            "generator.daemon.debug.rpc_delay_max_ms has a value; leave that out and set it in "
+            "the entries");
+}
+
+TEST_F(ClusterTest, TwoDaemonsOnOnePortAreRefused) {
+  EXPECT_EQ(ProblemsOf(R"({"orchestrator": {"daemon": {"listen": "127.0.0.1:7000"}},
+ "trainer": {"daemon": {"listen": "localhost:7000", "health_listen": "0.0.0.0:7001"}},
+ "generators": [{"daemon": {"listen": "127.0.0.1:7001"}}, {"daemon": {"listen": "[::1]:7000"}}]})"),
+            "c.json:2:35: trainer.daemon.listen: is localhost:7000, where "
+            "orchestrator.daemon.listen listens already; choose another port (0 takes a free "
+            "one)\n"
+            "c.json:3:39: generators[0].daemon.listen: is 127.0.0.1:7001, where "
+            "trainer.daemon.health_listen listens already; choose another port (0 takes a free "
+            "one)");
+}
+
+TEST_F(ClusterTest, PrintShowsResolvedValuesWithTheirOriginAndCanBeReadAgain) {
+  Read(R"({"generator": {"max_versions": 4},
+ "generators": [{"kernels": {"isa": "avx2"}}]})");
+  const std::string text = PrintCluster(config_, origins_);
+  const auto printed = nlohmann::ordered_json::parse(text);
+  const auto& config = printed["config"];
+  const auto& from = printed["origins"];
+  EXPECT_EQ(config["trainer"]["recompute"], "none");
+  EXPECT_EQ(from["trainer.recompute"], "default");
+  EXPECT_GE(config["trainer"]["kernels"]["threads"], 1);
+  EXPECT_EQ(config["generators"][0]["kernels"]["isa"], "avx2");
+  EXPECT_EQ(from["generators[0].kernels.isa"], "c.json:2:37");
+  EXPECT_EQ(config["generators"][0]["max_versions"], 4);
+  EXPECT_EQ(from["generators[0].max_versions"], "c.json:1:32");
+  EXPECT_EQ(config["generators"][0]["max_queued_groups"], 256);
+  EXPECT_EQ(from["generators[0].max_queued_groups"], "default");
+  EXPECT_EQ(config["reward"]["daemon"]["worker_id"], "");
+  EXPECT_EQ(from["reward.daemon.worker_id"], "filled in at the start");
+  EXPECT_EQ(from["reward.daemon.listen"], "default");
+  EXPECT_EQ(ProblemsOf(config.dump()), "");
+  EXPECT_EQ(nlohmann::ordered_json::parse(PrintCluster(config_, origins_))["config"], config);
 }
 
 TEST_F(ClusterTest, FailedStartNamesTheDaemonAndItsLastLines) {
@@ -133,6 +246,18 @@ TEST_F(ClusterTest, FailedStartNamesTheDaemonAndItsLastLines) {
   EXPECT_EQ(file["processes"][0]["exits"][0]["exit"], 1);
   EXPECT_FALSE(runtime::FileLock::IsHeld(LockPath(config_.data_folder())));
   EXPECT_EQ(OrchestratorAddressOf(config_.data_folder()).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(ClusterTest, ADaemonThatRefusesItsConfigurationIsWrongInput) {
+  // Another version's daemon, say, with stricter checks than this program knows.
+  WriteProgram("titan-weightstore", "echo 'role: is wrong' >&2; exit 2");
+  const Status started = Cluster::Start({config_, folder_, {}}).status();
+  EXPECT_EQ(started.code(), StatusCode::kInvalidArgument) << started;
+  const std::string message = MessageOf(started);
+  EXPECT_NE(message.find("role: is wrong"), std::string::npos) << message;
+  EXPECT_NE(message.find("(the part 'weightstore' of the cluster configuration)"),
+            std::string::npos)
+      << message;
 }
 
 TEST_F(ClusterTest, MissingProgramIsNamedAndInterruptedStartLeavesNothing) {

@@ -7,7 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "services/rpc/daemon.h"
+#include "services/settings/settings.h"
+#include "services/settings/shared.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/config/v1/job.pb.h"
 #include "titan/orchestrator/v1/orchestrator.pb.h"
@@ -49,7 +50,8 @@ TEST(ConfigTest, WrongTypesAndRangesAreRefusedWithThePath) {
   EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": -1}"),
             "c.json:1:18: max_versions: -1 is out of range; valid: 0 to 4294967295");
   EXPECT_EQ(ErrorOf<GeneratorConfig>("{\"max_versions\": 4294967296}"),
-            "c.json:1:18: max_versions: 4294967296 is out of range; valid: 0 to 4294967295");
+            "c.json:1:18: max_versions: 4294967296 is out of range; valid: 0 to "
+            "4294967295");
   EXPECT_EQ(ErrorOf<JobSpec>("{\"rollout\": {\"temperature\": 1e39}}"),
             "c.json:1:29: rollout.temperature: 1e39 is out of range of the type");
   EXPECT_EQ(ErrorOf<JobSpec>("{\"training\": 3}"),
@@ -138,7 +140,7 @@ TEST(ConfigTest, EveryCutOfAValidTextIsRefusedAndNothingCrashes) {
 
 TEST(ConfigTest, MissingFieldsKeepTheirDefaultsAndOriginsSayWhence) {
   GeneratorConfig generator;
-  FillDaemonDefaults("generator", generator.mutable_daemon());
+  settings::FillDaemonDefaults("generator", generator.mutable_daemon());
   generator.set_max_versions(3);
   ConfigOrigins origins;
   ASSERT_TRUE(ReadConfigText("{\"max_versions\": 0,\n \"daemon\": {\"data_folder\": \"/d\"}}",
@@ -188,9 +190,35 @@ TEST(ConfigTest, PrintedMessageReadsBackEqual) {
   EXPECT_NE(ToJsonText(spec).find("\"temperature\": 0.7,"), std::string::npos) << ToJsonText(spec);
 }
 
+TEST(ConfigTest, WhatACheckRefusesIsToldByTheReaderAsWell) {
+  GeneratorConfig generator;
+  settings::FillDefaults(&generator);
+  const auto valid = ValidByCheck(
+      generator, [](const google::protobuf::Message& message, ConfigProblems* problems) {
+        settings::Validate(static_cast<const GeneratorConfig&>(message), problems);
+      });
+  ConfigOrigins origins;
+  const Status read = ReadConfigText(
+      R"({"max_versions": -1, "kv_cache_bytes": 99999999999999999999, "max_queued_groups": "7",
+ "daemon": {"debug": {"rpc_delay_seed": -5, "rpc_delay_max_ms": -5}, "log_level": 3}})",
+      "g.json", &generator, &origins, valid);
+  EXPECT_EQ(MessageOf(read),
+            "g.json:1:18: max_versions: -1 is out of range; valid: 1 to 64\n"
+            "g.json:1:40: kv_cache_bytes: 99999999999999999999 is out of range; valid: 65536 to "
+            "17592186044416\n"
+            "g.json:1:83: max_queued_groups: wants a number, has a string: \"7\"; valid: 1 to "
+            "1048576\n"
+            "g.json:2:41: daemon.debug.rpc_delay_seed: -5 is out of range; valid: 0 to "
+            "18446744073709551615\n"
+            "g.json:2:65: daemon.debug.rpc_delay_max_ms: -5 is out of range; valid: 0 to 60000 "
+            "ms\n"
+            "g.json:2:83: daemon.log_level: wants a string, has a number: 3; valid: debug, info, "
+            "warning, error");
+}
+
 TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
   GeneratorConfig generator;
-  FillDaemonDefaults("generator", generator.mutable_daemon());
+  settings::FillDaemonDefaults("generator", generator.mutable_daemon());
   ConfigOrigins origins;
   ASSERT_TRUE(
       ReadConfigText(R"({"daemon": {"listen": "0.0.0.0:80", "worker_id": "a/b", "log_level": "loud",
@@ -198,14 +226,16 @@ TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
                      "g.json", &generator, &origins)
           .ok());
   ConfigProblems problems;
-  ValidateDaemon(generator.daemon(), &problems);
+  settings::ValidateDaemon(generator.daemon(), &problems);
   const std::string error = MessageOf(ProblemsToStatus(problems, origins));
   EXPECT_NE(error.find("g.json:1:23: daemon.listen: '0.0.0.0:80' is not on loopback"),
             std::string::npos)
       << error;
   EXPECT_NE(error.find("daemon.data_folder: is required"), std::string::npos) << error;
   EXPECT_NE(error.find("daemon.worker_id: wants letters"), std::string::npos) << error;
-  EXPECT_NE(error.find("daemon.log_level: log level 'loud'"), std::string::npos) << error;
+  EXPECT_NE(error.find("daemon.log_level: is \"loud\"; valid: debug, info, warning, error"),
+            std::string::npos)
+      << error;
   EXPECT_NE(error.find("daemon.debug.rpc_delay_max_ms: is a test seam"), std::string::npos)
       << error;
 }

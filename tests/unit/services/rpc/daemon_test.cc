@@ -22,6 +22,7 @@
 #include "core/runtime/log.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/worker.h"
+#include "services/settings/shared.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
 namespace titan::rpc {
@@ -136,8 +137,12 @@ int RunTestDaemon(const std::vector<std::string>& arguments, Script script = {})
   spec.role = "reward";
   spec.description = "A daemon of this test.";
   spec.worker_role = type::v1::WORKER_ROLE_REWARD;
-  spec.fill_defaults = [](RewardConfig* config) { config->set_max_batch_items(7); };
+  spec.fill_defaults = [](RewardConfig* config) {
+    settings::FillDaemonDefaults("reward", config->mutable_daemon());
+    config->set_max_batch_items(7);
+  };
   spec.validate = [](const RewardConfig& config, ConfigProblems* problems) {
+    settings::ValidateDaemon(config.daemon(), problems);
     if (config.max_batch_items() == 0) problems->push_back({"max_batch_items", "wants at least 1"});
   };
   spec.create = [script](const RewardConfig&,
@@ -297,23 +302,44 @@ TEST_F(DaemonTest, ShutdownCancelsHangingHandlersInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, Milliseconds(5000));
 }
 
-TEST_F(DaemonTest, PortInUseIsNamed) {
-  const std::string config = WriteConfig("{\"daemon\": {\"data_folder\": \"" + folder_ + "\"}}");
-  std::string error;
+TEST_F(DaemonTest, APortInUseIsNamedWithFieldPlaceAndFixAndNothingElseIsPrinted) {
+  // A listener of this test on a free port, which it tells by its address.
+  runtime::Metrics metrics;
+  const auto holder = runtime::HealthListener::Create("127.0.0.1:0", metrics);
+  ASSERT_TRUE(holder.ok());
+  const std::string taken = (*holder)->address();
+  for (const std::string field : {"listen", "health_listen"}) {
+    const std::string config = WriteConfig("{\"daemon\": {\"data_folder\": \"" + folder_ +
+                                           "\",\n\"" + field + "\": \"" + taken + "\"}}");
+    bool started = false;
+    ::testing::internal::CaptureStderr();
+    const int code =
+        RunTestDaemon({"--config", config}, [&](DaemonContext& context) -> asio::awaitable<Status> {
+          started = true;
+          context.request_shutdown(OkStatus());
+          co_return OkStatus();
+        });
+    const std::string errors = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(code, 1);
+    EXPECT_FALSE(started);
+    EXPECT_NE(errors.find("titan-reward: " + config + ":2:" + std::to_string(field.size() + 5) +
+                          ": daemon." + field + ": cannot listen on " + taken +
+                          ": Address already in use; choose another port (0 takes a free one) or "
+                          "stop the process that holds this one\n"),
+              std::string::npos)
+        << errors;
+    for (size_t line = 0; line < errors.size(); line = errors.find('\n', line) + 1) {
+      EXPECT_TRUE(errors[line] == '{' || errors.compare(line, 13, "titan-reward:") == 0) << errors;
+    }
+  }
   ::testing::internal::CaptureStderr();
-  const int code =
-      RunTestDaemon({"--config", config}, [&](DaemonContext& context) -> asio::awaitable<Status> {
-        // A second daemon at this one's health address: its listen fails.
-        const auto endpoint = runtime::ReadEndpoint(folder_, "reward");
-        const auto taken =
-            runtime::HealthListener::Create(endpoint->health_address, context.metrics);
-        error = MessageOf(taken.status());
-        context.request_shutdown(OkStatus());
-        co_return OkStatus();
-      });
-  ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(code, 0);
-  EXPECT_NE(error.find("cannot listen on 127.0.0.1:"), std::string::npos) << error;
+  RunTestDaemon({"--listen", "127.0.0.1:1", "--config",
+                 WriteConfig("{\"daemon\": {\"data_folder\": \"" + folder_ + "\"}}")},
+                [&](DaemonContext& context) -> asio::awaitable<Status> {
+                  context.request_shutdown(OkStatus());  // the superuser may have port 1
+                  co_return OkStatus();
+                });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr().find("chttp2"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "services/settings/settings.h"
+#include "services/settings/shared.h"
+#include "weightstore/client/unix_socket.h"
+
+namespace titan::settings {
+namespace {
+
+constexpr uint64_t kMinMemoryLimit = 1 << 20;
+
+}  // namespace
+
+void FillDefaults(config::v1::WeightStoreConfig* config) {
+  FillDaemonDefaults("weightstore", config->mutable_daemon());
+  config->set_role("both");
+  config->set_lease_ttl_ms(10'000);
+}
+
+void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* problems) {
+  ValidateDaemon(config.daemon(), problems);
+  if (config.role() != "both") {
+    problems->push_back(rpc::InvalidValue("role", "\"" + config.role() + "\"",
+                                          "both (leader and host in one process)"));
+  }
+  ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), 100, 3'600'000, "ms", problems);
+  if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
+    problems->push_back(
+        rpc::InvalidValue("memory_limit_bytes", std::to_string(config.memory_limit_bytes()),
+                          "at least " + std::to_string(kMinMemoryLimit) + " bytes"));
+  }
+  if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
+    const Status path = weightstore::CheckSocketPath(SocketPathOf(config));
+    if (!path.ok()) problems->push_back({"socket_path", MessageOf(path)});
+  }
+}
+
+std::string SocketPathOf(const config::v1::WeightStoreConfig& config) {
+  return config.socket_path().empty() ? config.daemon().data_folder() + "/ws.sock"
+                                      : config.socket_path();
+}
+
+}  // namespace titan::settings

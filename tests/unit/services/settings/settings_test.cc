@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: each rule of each daemon's configuration refuses a wrong value once, by its path, with the
+// value and what is valid; what the defaults leave to the user is enough; a check changes nothing.
+#include "services/settings/settings.h"
+
+#include <gtest/gtest.h>
+
+#include "core/kernels/isa.h"
+
+namespace titan::settings {
+namespace {
+
+using config::v1::GeneratorConfig;
+using config::v1::OrchestratorConfig;
+using config::v1::RewardConfig;
+using config::v1::TrainerConfig;
+using config::v1::WeightStoreConfig;
+
+struct Wrong {
+  std::string assignment;  // path=value
+  std::string problem;     // how its description begins
+};
+
+// A config that is complete: the defaults and `required`, path=value.
+template <typename Config>
+Config Complete(const std::vector<std::string>& required) {
+  Config config;
+  FillDefaults(&config);
+  rpc::ConfigOrigins origins;
+  for (const std::string& assignment : required) {
+    const Status set = rpc::SetConfigValue(assignment, "test", &config, &origins);
+    EXPECT_TRUE(set.ok()) << set;
+  }
+  return config;
+}
+
+template <typename Config>
+void ExpectRules(const std::vector<std::string>& required, const std::vector<Wrong>& wrongs) {
+  rpc::ConfigProblems problems;
+  Validate(Complete<Config>(required), &problems);
+  for (const auto& problem : problems) ADD_FAILURE() << problem.path << ": " << problem.description;
+  // Without what is required, each of it is named, and nothing else.
+  Config empty;
+  FillDefaults(&empty);
+  problems.clear();
+  Validate(empty, &problems);
+  ASSERT_EQ(problems.size(), required.size());
+  for (size_t i = 0; i < required.size(); ++i) {
+    EXPECT_EQ(problems[i].path, required[i].substr(0, required[i].find('=')));
+    EXPECT_TRUE(problems[i].description.starts_with("is required")) << problems[i].description;
+  }
+  for (const Wrong& wrong : wrongs) {
+    Config config = Complete<Config>(required);
+    rpc::ConfigOrigins origins;
+    ASSERT_TRUE(rpc::SetConfigValue(wrong.assignment, "test", &config, &origins).ok());
+    problems.clear();
+    Validate(config, &problems);
+    ASSERT_EQ(problems.size(), 1u) << wrong.assignment;
+    EXPECT_EQ(problems[0].path, wrong.assignment.substr(0, wrong.assignment.find('=')));
+    EXPECT_TRUE(problems[0].description.starts_with(wrong.problem))
+        << wrong.assignment << " gives: " << problems[0].description;
+  }
+}
+
+// The rules of `daemon`, which every daemon has.
+std::vector<Wrong> With(std::vector<Wrong> wrongs) {
+  const std::vector<Wrong> daemon = {
+      {"daemon.listen=0.0.0.0:80", "'0.0.0.0:80' is not on loopback"},
+      {"daemon.listen=10.1.2.3:0", "'10.1.2.3:0' is not on loopback"},
+      {"daemon.listen=garbage", "address 'garbage' has no port"},
+      {"daemon.listen=127.0.0.1:70000", "address '127.0.0.1:70000' has a port that is not"},
+      {"daemon.listen=", "address '' has no port"},
+      {"daemon.health_listen=x", "address 'x' has no port"},
+      {"daemon.health_listen=myhost:0", "'myhost:0' names a host that is not an IP address"},
+      {"daemon.worker_id=a/b", "wants letters, digits, '-' and '_', has 'a/b'"},
+      {"daemon.worker_id=", "wants letters, digits, '-' and '_', has ''"},
+      {"daemon.shutdown_deadline_ms=99", "is 99; valid: 100 to 600000 ms"},
+      {"daemon.shutdown_deadline_ms=600001", "is 600001; valid: 100 to 600000 ms"},
+      {"daemon.log_level=loud", "is \"loud\"; valid: debug, info, warning, error"},
+      {"daemon.debug.rpc_delay_max_ms=60001", "is 60001; valid: 0 to 60000 ms"},
+  };
+  wrongs.insert(wrongs.end(), daemon.begin(), daemon.end());
+  return wrongs;
+}
+
+std::vector<Wrong> WithKernels(std::vector<Wrong> wrongs) {
+  const std::vector<Wrong> kernels = {
+      {"kernels.threads=0", "is 0; valid: 1 to 1024"},
+      {"kernels.threads=100000", "is 100000; valid: 1 to 1024"},
+      {"kernels.isa=avx1024", "is \"avx1024\"; valid: auto, avx2, avx512, avx512_bf16"},
+      {"kernels.isa=", "is \"\"; valid: auto, avx2, avx512, avx512_bf16"},
+  };
+  wrongs.insert(wrongs.end(), kernels.begin(), kernels.end());
+  return With(std::move(wrongs));
+}
+
+std::vector<Wrong> PeerRules(const std::string& path) {
+  return {{path + "=here", "address 'here' has no port"},
+          {path + "=127.0.0.1:0", "wants the real port, has 0"},
+          {path + "=10.0.0.1:80", "'10.0.0.1:80' is not on loopback"}};
+}
+
+std::vector<Wrong> operator+(std::vector<Wrong> a, const std::vector<Wrong>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST(SettingsTest, Orchestrator) {
+  ExpectRules<OrchestratorConfig>(
+      {"daemon.data_folder=d", "weightstore_address=127.0.0.1:1"},
+      With(PeerRules("weightstore_address") +
+           std::vector<Wrong>{{"worker_timeout_ms=99", "is 99; valid: 100 to 600000 ms"},
+                              {"rpc_deadline_ms=600001", "is 600001; valid: 100 to 600000 ms"}}));
+}
+
+TEST(SettingsTest, Generator) {
+  ExpectRules<GeneratorConfig>(
+      {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
+       "weightstore_address=127.0.0.1:1", "weightstore_socket=s"},
+      WithKernels(
+          PeerRules("orchestrator_address") + PeerRules("weightstore_address") +
+          std::vector<Wrong>{
+              {"max_versions=0", "is 0; valid: 1 to 64"},
+              {"max_running_sequences=65537", "is 65537; valid: 1 to 65536"},
+              {"max_running_sequences=0", "is 0; valid: 1 to 65536"},
+              {"max_batch_tokens=63", "is 63; valid: 64 (max_running_sequences) to 1048576"},
+              {"max_batch_tokens=1048577", "is 1048577; valid: 1 to 1048576"},
+              {"kv_cache_bytes=65535", "is 65535; valid: 65536 to 17592186044416"},
+              {"kv_cache_bytes=17592186044417", "is 17592186044417; valid: 65536 to"},
+              {"max_queued_groups=0", "is 0; valid: 1 to 1048576"}}));
+}
+
+TEST(SettingsTest, Trainer) {
+  ExpectRules<TrainerConfig>(
+      {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
+       "weightstore_address=127.0.0.1:1", "weightstore_socket=s"},
+      WithKernels(
+          PeerRules("orchestrator_address") + PeerRules("weightstore_address") +
+          std::vector<Wrong>{{"max_pack_tokens=2047", "is 2047; valid: 2048 to 1048576"},
+                             {"recompute=maybe", "is \"maybe\"; valid: none, selective, full"}}));
+}
+
+TEST(SettingsTest, WeightStore) {
+  ExpectRules<WeightStoreConfig>(
+      {"daemon.data_folder=d"},
+      With({{"role=leader", "is \"leader\"; valid: both"},
+            {"lease_ttl_ms=99", "is 99; valid: 100 to 3600000 ms"},
+            {"memory_limit_bytes=0", "is 0; valid: at least 1048576 bytes"},
+            {"socket_path=" + std::string(108, 's'), "socket path '"}}));
+  const auto config = Complete<WeightStoreConfig>({"daemon.data_folder=d"});
+  EXPECT_EQ(SocketPathOf(config), "d/ws.sock");
+}
+
+TEST(SettingsTest, Reward) {
+  ExpectRules<RewardConfig>(
+      {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1"},
+      With(PeerRules("orchestrator_address") +
+           std::vector<Wrong>{{"max_batch_items=4097", "is 4097; valid: 1 to 4096"}}));
+}
+
+TEST(SettingsTest, DelaysAreForLoopbackAndASeedAloneIsWarnedOf) {
+  auto config =
+      Complete<RewardConfig>({"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
+                              "daemon.health_listen=0.0.0.0:0", "daemon.debug.rpc_delay_max_ms=5"});
+  rpc::ConfigProblems problems;
+  Validate(config, &problems);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_EQ(problems[0].path, "daemon.debug.rpc_delay_max_ms");
+  EXPECT_TRUE(Warnings(config.daemon(), "").empty());
+  config.mutable_daemon()->mutable_debug()->set_rpc_delay_seed(3);
+  config.mutable_daemon()->mutable_debug()->set_rpc_delay_max_ms(0);
+  EXPECT_EQ(Warnings(config.daemon(), "reward."),
+            std::vector<std::string>{"reward.daemon.debug.rpc_delay_seed has no effect: "
+                                     "reward.daemon.debug.rpc_delay_max_ms is 0"});
+}
+
+TEST(SettingsTest, ACheckDoesNotChooseTheInstructionSet) {
+  ASSERT_TRUE(kernels::SetIsa("avx2").ok());
+  rpc::ConfigProblems problems;
+  auto config = Complete<TrainerConfig>({});
+  for (const char* isa : {"auto", "avx512", "avx512_bf16", "avx1024"}) {
+    config.mutable_kernels()->set_isa(isa);
+    Validate(config, &problems);
+    EXPECT_EQ(kernels::CurrentIsaName(), "avx2") << isa;
+  }
+  // What is accepted can be chosen, what is refused cannot.
+  for (const char* isa : {"auto", "avx2", "avx512", "avx512_bf16", "avx1024"}) {
+    config.mutable_kernels()->set_isa(isa);
+    problems.clear();
+    Validate(config, &problems);
+    bool accepted = true;
+    for (const auto& problem : problems) accepted = accepted && problem.path != "kernels.isa";
+    EXPECT_EQ(kernels::SetIsa(isa).ok(), accepted) << isa;
+  }
+}
+
+}  // namespace
+}  // namespace titan::settings
