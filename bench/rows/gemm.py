@@ -56,8 +56,9 @@ def peers():
 
 
 def measure(command, threads, **more):
-    environment = dict(os.environ, **more, OMP_NUM_THREADS=str(threads), OPENBLAS_NUM_THREADS=str(threads),
-                       MKL_NUM_THREADS=str(threads), LD_LIBRARY_PATH=str(FOLDER / "lib"))
+    # Everybody's matrices lie in huge pages, as weight slots do.
+    environment = dict(os.environ, **more, GLIBC_TUNABLES="glibc.malloc.hugetlb=1", OMP_NUM_THREADS=str(threads),
+                       OPENBLAS_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads), LD_LIBRARY_PATH=str(FOLDER / "lib"))
     lines = run(command, env=environment, stderr=subprocess.DEVNULL).splitlines()
     return {j["id"]: j for j in map(json.loads, (line for line in lines if line.startswith("{")))}
 

@@ -21,19 +21,23 @@ namespace {
 #define TITAN_DOT_INLINE inline __attribute__((always_inline))
 
 constexpr int kPanel = static_cast<int>(kPanelColumns);
-constexpr int kMaxRows = 14;   // 28 accumulators, two vectors of weights, one of x
+constexpr int kMaxRows = 14;  // 28 accumulators, two vectors of weights, one of x
+constexpr int kMaxLoneRows = 28;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 constexpr int kLanes = 16;
-constexpr int kVectors = kPanel / kLanes;
 constexpr int kAheadRows = 14;  // twice as fast as the tile of floats, so all wait for their panel
 constexpr int kPairPart = 128;  // pairs that are rounded on the stack before they are packed
 
-static_assert(kMaxRows <= kMaxTileRows && 1 << kMaxLevels == kMaxLeaves);
+static_assert(kMaxRows <= kMaxTileRows && kMaxLoneRows <= kMaxLoneTileRows &&
+              1 << kMaxLevels == kMaxLeaves);
 
-// kRows rows of one panel in registers.
+// kRows rows of one panel in registers, or of half of one.
 template <int kRows>
 class Tile {
  public:
+  static constexpr int kVectors = kRows > kMaxRows ? 1 : 2;
+  static constexpr int kSpan = kVectors * kLanes;
+
   TITAN_DOT_INLINE void Clear() {
     Each([](__m512& acc, int, int) { acc = _mm512_setzero_ps(); });
   }
@@ -46,7 +50,7 @@ class Tile {
   // left + tile.
   TITAN_DOT_INLINE void AddToLeft(const float* left) {
     Each([=](__m512& acc, int row, int at) {
-      acc = _mm512_add_ps(_mm512_loadu_ps(left + row * kPanel + at), acc);
+      acc = _mm512_add_ps(_mm512_loadu_ps(left + row * kSpan + at), acc);
     });
   }
   TITAN_DOT_INLINE void AddBias(const float* bias) {
@@ -64,6 +68,7 @@ class Tile {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < pairs; ++i) {
       if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
+      if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
       __m512bh weights[kVectors];
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
@@ -98,27 +103,33 @@ class Tile {
 template <int kRows>
 void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, int leaves,
                 const float* __restrict bias, float* __restrict c, int64_t ldc, Ahead ahead) {
+  constexpr int kSpan = Tile<kRows>::kSpan;
   const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves;
-  alignas(64) float levels[kMaxLevels][kRows * kPanel];  // as in tile.cc
-  for (int leaf = 0; leaf < leaves; ++leaf) {
-    Tile<kRows> tile;
-    tile.Clear();
-    tile.template Advance<true>(a + leaf * pairs * kRows, b + leaf * pairs * 2 * kPanel, pairs,
-                                ahead);
-    int level = 0;
-    for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++]);
-    if (leaf + 1 < leaves) {
-      tile.Store(levels[level], kPanel);
-      continue;
+  alignas(64) float levels[kMaxLevels][kRows * kSpan];  // as in tile.cc
+  for (int first = 0; first < kPanel; first += kSpan) {
+    Ahead pass = ahead;
+    pass.at += first * static_cast<int>(sizeof(Bf16Pair));
+    for (int leaf = 0; leaf < leaves; ++leaf) {
+      Tile<kRows> tile;
+      tile.Clear();
+      tile.template Advance<true>(a + leaf * pairs * kRows,
+                                  b + leaf * pairs * 2 * kPanel + 2 * first, pairs, pass);
+      int level = 0;
+      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++]);
+      if (leaf + 1 < leaves) {
+        tile.Store(levels[level], kSpan);
+        continue;
+      }
+      if (bias != nullptr) tile.AddBias(bias + first);
+      tile.Store(c + first, ldc);
     }
-    if (bias != nullptr) tile.AddBias(bias);
-    tile.Store(c, ldc);
   }
 }
 
 template <int kRows>
 void ChainTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, bool resume,
                float* __restrict c, int64_t ldc) {
+  static_assert(kRows <= kMaxRows);
   Tile<kRows> tile;
   tile.Clear();
   if (resume) tile.Load(c, ldc);
@@ -143,11 +154,11 @@ TITAN_DOT_INLINE void WithRows(int rows, const Call& call) {
 void Output(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, int leaves,
             const float* bias, float* c, int64_t ldc, int columns, Ahead ahead) {
   if (columns == kPanel) {
-    WithRows<kMaxRows>(rows,
-                       [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
+    WithRows<kMaxLoneRows>(rows,
+                           [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
     return;
   }
-  alignas(64) float whole[kMaxRows * kPanel];
+  alignas(64) float whole[kMaxLoneRows * kPanel];
   Output(rows, a, b, k, leaves, bias, whole, kPanel, kPanel, ahead);
   for (int r = 0; r < rows; ++r) {
     std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
@@ -193,7 +204,7 @@ void RoundRow(const float* x, int64_t count, uint32_t* pairs) {
                            RoundPairs(part));
 }
 
-constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, &Output, &Chain};
+constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, kMaxLoneRows, &Output, &Chain};
 
 }  // namespace
 
@@ -205,7 +216,7 @@ void HardwareDotStep16(const uint32_t* x, const uint32_t* w, float* acc) {
 void PackPairs(const float* x, int64_t ldx, int rows, int64_t k, Bf16Pair* packed) {
   static_assert(sizeof(Bf16Pair) == sizeof(uint32_t));
   if (rows == 1) return RoundRow(x, k, reinterpret_cast<uint32_t*>(packed));
-  alignas(64) uint32_t part[kMaxRows * kPairPart];
+  alignas(64) uint32_t part[kMaxLoneRows * kPairPart];
   for (int64_t i = 0; i < k; i += 2 * kPairPart) {
     const int64_t steps = std::min<int64_t>(2 * kPairPart, k - i);
     for (int r = 0; r < rows; ++r) RoundRow(x + r * ldx + i, steps, part + r * kPairPart);

@@ -93,7 +93,7 @@ template <typename W, typename A>
 void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
                  const Product<W>& product, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
-  alignas(64) float sums[internal::kMaxTileRows * kPanelColumns];
+  alignas(64) float sums[internal::kMaxLoneTileRows * kPanelColumns];
   const int64_t k = product.k(), panel_elements = kPanelColumns * PanelDepth(kElementOf<W>, k);
   for (int64_t p = p0; p < p1; ++p) {
     const int columns = ColumnsOf(p, product.n);
@@ -240,16 +240,17 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
   const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed) + 1;
   const internal::Blocking& blocking = CurrentBlocking();
   const int64_t m = products[0].rows->m;
+  const int max_rows = m <= tile.lone_rows ? tile.lone_rows : tile.max_rows;
   int64_t block_rows = m;
   std::vector<const LinearRows*> rows;
   for (const Product<W>& product : products) {
     block_rows =
-        std::min(block_rows, product.whole(tile.max_rows)
+        std::min(block_rows, product.whole(max_rows)
                                  ? blocking.row_block_floats / internal::RowDepth<A>(product.k())
                                  : blocking.long_chain_rows);
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
-  const Cut cut(m, tile.max_rows, block_rows, panel_count, pool.size());
+  const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
   pool.Run(static_cast<int>(cut.blocks * cut.groups), [&](int task) {
     const int64_t index = task / cut.groups;
     const int64_t first = task % cut.groups * cut.group;
@@ -264,7 +265,7 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
       }
       const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
       const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
-      if (product.whole(tile.max_rows)) {
+      if (product.whole(max_rows)) {
         ShortChains(tile, block, product, p0, p1);
       } else {
         for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);

@@ -33,6 +33,7 @@ using V = hn::Vec<D>;
 constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kPanel = static_cast<int>(kPanelColumns);
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
+constexpr int kMaxLoneRows = HWY_TARGET == HWY_AVX3 ? 28 : kMaxRows;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 // A tile of more rows computes for longer than its panel takes to arrive.
 constexpr int kAheadRows = 10;
@@ -59,11 +60,13 @@ HWY_INLINE V Weights(const BFloat16* b, int v) {
 }
 
 // The register tile: kRows rows of kSpan columns of one panel. With 32 columns the panel is read in
-// one pass; AVX2 holds that for two rows only and reads 16 columns in each of two passes for more.
+// one pass; AVX2 holds that for two rows only, AVX-512 for 14, and both read 16 columns in each of
+// two passes for more.
 template <int kRows>
 class Tile {
  public:
-  static constexpr int kVectors = HWY_TARGET == HWY_AVX3 || kRows > 2 ? 2 : 4;
+  static constexpr int kVectors =
+      HWY_TARGET == HWY_AVX3 ? (kRows > kMaxRows ? 1 : 2) : (kRows > 2 ? 2 : 4);
   static constexpr int kSpan = kVectors * kLanes;
   static_assert(kPanel % kSpan == 0);
 
@@ -101,6 +104,7 @@ class Tile {
 #pragma GCC unroll 2
     for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
       if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
+      if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
       Step<0>(a, b);
       if constexpr (kGroup == 2) {
         // The second half is loaded again: kept in registers, the words would push out
@@ -157,11 +161,13 @@ void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
   HWY_ALIGN float levels[kMaxLevels]
                         [kRows * kSpan];  // finished subtrees, a binary counter of leaves
   for (int first = 0; first < kPanel; first += kSpan) {
+    Ahead pass = ahead;
+    pass.at += first * static_cast<int>(sizeof(float));
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;
       tile.Clear();
       tile.template Advance<true>(a + leaf * length * kRows,
-                                  From(b + leaf * length * kPanel, first), length, ahead);
+                                  From(b + leaf * length * kPanel, first), length, pass);
       int level = 0;
       for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++], kSpan);
       if (leaf + 1 < leaves) {
@@ -198,7 +204,7 @@ void AccumulateTile(const float* HWY_RESTRICT a, const float* HWY_RESTRICT b, in
   }
 }
 
-// Calls function<rows>(args...) for a run-time rows in 1..kMaxRows.
+// Calls function<rows>(args...) for a run-time rows in 1..kRows.
 template <int kRows, typename Call>
 HWY_INLINE void WithRows(int rows, const Call& call) {
   if constexpr (kRows == 1) {
@@ -215,7 +221,8 @@ HWY_INLINE void WithRows(int rows, const Call& call) {
 template <typename W>
 void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
                 float* c, int64_t ldc, Ahead ahead) {
-  WithRows<kMaxRows>(rows, [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
+  WithRows<kMaxLoneRows>(rows,
+                         [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
 }
 
 }  // namespace
@@ -227,7 +234,7 @@ void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const f
     OutputRows(rows, a, b, k, leaves, bias, c, ldc, ahead);
     return;
   }
-  HWY_ALIGN float whole[kMaxRows * kPanel];
+  HWY_ALIGN float whole[kMaxLoneRows * kPanel];
   OutputRows(rows, a, b, k, leaves, bias, whole, kPanel, ahead);
   for (int r = 0; r < rows; ++r) {
     std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
@@ -260,12 +267,13 @@ HWY_AFTER_NAMESPACE();
 namespace titan::kernels::internal {
 namespace {
 
-constexpr TileKernels kAvx2Kernels = {{6, &N_AVX2::Output<float>, &N_AVX2::Chain<float>},
-                                      {5, &N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
+constexpr TileKernels kAvx2Kernels = {{6, 6, &N_AVX2::Output<float>, &N_AVX2::Chain<float>},
+                                      {5, 5, &N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
                                       &N_AVX2::Accumulate};
-constexpr TileKernels kAvx512Kernels = {{14, &N_AVX3::Output<float>, &N_AVX3::Chain<float>},
-                                        {13, &N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
-                                        &N_AVX3::Accumulate};
+constexpr TileKernels kAvx512Kernels = {
+    {14, 28, &N_AVX3::Output<float>, &N_AVX3::Chain<float>},
+    {13, 28, &N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
+    &N_AVX3::Accumulate};
 
 constexpr int64_t kRoundedPart = 256;  // steps of k that are rounded on the stack before packing
 constexpr std::align_val_t kAlignment{64};
@@ -291,7 +299,7 @@ const TileKernels& CurrentTileKernels() {
 void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed, Inputs inputs) {
   if (inputs == Inputs::kBf16) {
     if (rows == 1) return RoundFloats(x, k, packed);
-    float part[kMaxTileRows * kRoundedPart];
+    float part[kMaxLoneTileRows * kRoundedPart];
     for (int64_t i = 0; i < k; i += kRoundedPart) {
       const int64_t steps = std::min(kRoundedPart, k - i);
       for (int r = 0; r < rows; ++r) RoundFloats(x + r * ldx + i, steps, part + r * kRoundedPart);

@@ -20,6 +20,8 @@
 namespace titan::kernels::internal {
 
 inline constexpr int kMaxTileRows = 14;
+// Of a tile that has its panel to itself (WeightTile::lone_rows).
+inline constexpr int kMaxLoneTileRows = 28;
 
 // m rows cut into the fewest tiles of at most max_rows, as even as possible; their number is a
 // multiple of `multiple`, as far as there are rows.
@@ -67,6 +69,11 @@ struct Ahead {
     }
     at += stride;
   }
+  // The first of the two alone, for a tile that reads half of each 128 bytes.
+  void FetchLine() {
+    _mm_prefetch(at, _MM_HINT_T0);
+    at += stride;
+  }
 };
 
 // For tile t of `tiles` that are computed one after the other with the panel at `panel`: a lone
@@ -88,8 +95,11 @@ struct WeightTile {
   // What the registers hold: for floats 14 with AVX-512 and 6 with AVX2, for bfloat16 one less, for
   // the mask. More rows (up to the other's) give the same bits, slower.
   int max_rows;
-  // c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's k, then + bias (32
-  // floats or null). 1 <= columns <= 32; nothing beyond is written.
+  // As many rows as a call's only tile may have: with AVX-512 twice as many, 16 columns at a time,
+  // so that the matrix is read from memory while all its products are computed.
+  int lone_rows;
+  // rows <= lone_rows. c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's
+  // k, then + bias (32 floats or null). 1 <= columns <= 32; nothing beyond is written.
   void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const float* bias,
                  float* c, int64_t ldc, int columns, Ahead ahead);
   // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.

@@ -92,7 +92,7 @@ std::vector<float> Reference(const Problem& p, int leaves, bool with_bias) {
 
 TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfRows) {
   std::vector<int64_t> row_counts = {31, 32, 33, 55, 56, 57, 127, 128, 129, 223, 224, 225, 1000};
-  for (int64_t m = 1; m <= 17; ++m) row_counts.push_back(m);
+  for (int64_t m = 1; m <= 30; ++m) row_counts.push_back(m);
   for (const int64_t m : row_counts) {
     Pool pool(m % 3 == 0 ? 5 : 2);
     const Problem p(m, 71, 136, 100 + static_cast<uint64_t>(m));
