@@ -309,7 +309,11 @@ TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {
     return false;
   };
   StartDaemon();
-  const ov::CheckJobResponse nobody = Check(Spec());
+  ov::CheckJobResponse nobody = Check(Spec());
+  for (int i = 0; i < 500 && has(nobody.warnings(), "no weight store"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    nobody = Check(Spec());
+  }
   EXPECT_TRUE(has(nobody.warnings(),
                   "no trainer and no generator is registered now; when its turn "
                   "comes the job waits 30000 ms (deadlines.workers_ms)"))
