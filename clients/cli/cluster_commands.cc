@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -133,23 +134,25 @@ StatusOr<JobsAtDown> AskForJobs(const Json& supervisor, const Common& common) {
   return SortForDown(jobs);
 }
 
-// Everything until the end of the pipe. The first time that `signal` is requested meanwhile, `pid`
-// gets SIGTERM.
-std::string ReadOutcome(int fd, const runtime::ShutdownSignal& signal, pid_t pid) {
-  std::string text;
+struct Outcome {
+  std::string text;       // everything until the end of the pipe
+  bool ended_it = false;  // `signal` was requested meanwhile, and the process got SIGTERM
+};
+
+Outcome ReadOutcome(int fd, const runtime::ShutdownSignal& signal, pid_t pid) {
+  Outcome outcome;
   char buffer[4096];
-  bool passed_on = false;
   for (;;) {
-    if (signal.requested() && !passed_on) {
-      passed_on = true;
+    if (signal.requested() && !outcome.ended_it) {
+      outcome.ended_it = true;
       kill(pid, SIGTERM);
     }
     pollfd wait{fd, POLLIN, 0};
     if (poll(&wait, 1, 50) == 0) continue;
     const ssize_t n = read(fd, buffer, sizeof(buffer));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return text;
-    text.append(buffer, static_cast<size_t>(n));
+    if (n <= 0) return outcome;
+    outcome.text.append(buffer, static_cast<size_t>(n));
   }
 }
 
@@ -243,9 +246,12 @@ int Up(const Common& common, const UpOptions& options) {
   close(log_fd);
   close(null_fd);
   std::cerr << "starting the cluster in " << folder << std::endl;
-  const std::string outcome = ReadOutcome(report[0], signal, pid);
+  const auto [outcome, ended_it] = ReadOutcome(report[0], signal, pid);
   close(report[0]);
-  if (signal.requested() && outcome != kReady) {
+  if (ended_it) {
+    // It may have become ready just before: it ends all the same, and is waited for.
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
     std::cerr << "interrupted; the cluster was not started" << std::endl;
     return kExitDetached;
   }

@@ -30,12 +30,13 @@ std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& data) {
   if (jobs.ended.empty() && jobs.kept.empty()) return "no job runs or waits\n";
   std::string text;
   for (const Job& job : jobs.ended) {
-    text += fmt::format("{} ({}) is {}, {} of {} steps done: it ends with the cluster{}\n",
-                        job.job_id(), cluster::Printable(job.name()), cluster::NameOf(job.state()),
-                        job.steps_done(), job.steps_total(),
-                        job.state() == JOB_STATE_RUNNING
-                            ? " and is not resumed; submit it again after the next start"
-                            : "");
+    const std::string name = job.name().empty() ? "" : " (" + cluster::Printable(job.name()) + ")";
+    text +=
+        fmt::format("{}{} is {}, {} of {} steps done: it ends with the cluster{}\n", job.job_id(),
+                    name, cluster::NameOf(job.state()), job.steps_done(), job.steps_total(),
+                    job.state() == JOB_STATE_RUNNING
+                        ? " and is not resumed; submit it again after the next start"
+                        : "");
   }
   if (jobs.kept.empty()) return text;
   const size_t num = jobs.kept.size();

@@ -8,8 +8,10 @@
 
 #include "clients/cli/commands.h"
 #include "clients/cli/rollout_view.h"
+#include "clients/cluster/job_client.h"
 #include "clients/cluster/terminal.h"
 #include "services/rpc/config.h"
+#include "services/rpc/status_convert.h"
 
 namespace titan::cli {
 
@@ -95,6 +97,15 @@ int Chat(const Common& common, const std::string& job_id, const ChatOptions& opt
     Say("user", options.message, &request);
     const Status status = Converse(**client, common, &request);
     return status.ok() ? kExitOk : Fail(status);
+  }
+  // Said before a person has written a line.
+  const auto job = (*client)->Get(job_id);
+  if (!job.ok()) return Fail(job.status());
+  if (cluster::IsFinal(job->state())) {
+    return Fail(rpc::WithReason(
+        FailedPrecondition("job '" + job_id + "' is " + cluster::NameOf(job->state()) +
+                           ": its versions are not served any more"),
+        "JOB_NOT_RUNNING", "chat while the job is RUNNING"));
   }
   const bool person = cluster::IsTerminal(0);
   if (person) std::cerr << "an empty line or Ctrl-D ends the conversation\n";

@@ -21,6 +21,19 @@ namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
 
+// As the orchestrator's client says it: gRPC's own words name sockets.
+Status Failed(const grpc::Status& status) {
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+      status.error_message().starts_with("failed to connect to all addresses")) {
+    return rpc::WithReason(
+        Unavailable("the weight store does not answer: nothing listens at its address"),
+        "WEIGHT_STORE_DOWN",
+        "see what runs with `titanctl status`; `titanctl down`, then `titanctl up` start the "
+        "cluster anew");
+  }
+  return rpc::FromGrpc(status);
+}
+
 }  // namespace
 
 struct StoreClient::Impl {
@@ -63,7 +76,7 @@ StatusOr<weightstore::v1::ListStoredModelsResponse> StoreClient::ListStoredModel
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->ListStoredModels(&context, {}, &response);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 
@@ -72,7 +85,7 @@ StatusOr<uint64_t> StoreClient::Delete(const weightstore::v1::DeleteStoredModelR
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->DeleteStoredModel(&context, request, &response);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response.freed_bytes();
 }
 
@@ -84,7 +97,7 @@ StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->ListVersions(&context, request, &response);
-  if (!status.ok()) return rpc::FromGrpc(status);
+  if (!status.ok()) return Failed(status);
   return response;
 }
 

@@ -91,6 +91,11 @@ asio::awaitable<Status> OrchestratorDaemon::Chat(
   const std::string run_id = found->second.run_id;
   const std::shared_ptr<const JobSpec> spec = found->second.spec;
   const auto run = ports_.runs.find(run_id);
+  if (found->second.state == JobState::kQueued) {
+    co_return rpc::WithReason(
+        FailedPrecondition("job '" + request.job_id() + "' is QUEUED: it has no version yet"),
+        "JOB_NOT_RUNNING", "chat while the job is RUNNING");
+  }
   if (IsFinal(found->second.state) || run == ports_.runs.end()) {
     co_return rpc::WithReason(
         FailedPrecondition("job '" + request.job_id() + "' is " + NameOf(found->second.state) +

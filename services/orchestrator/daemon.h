@@ -26,6 +26,7 @@
 #include "core/base/status.h"
 #include "orchestrator/driver.h"
 #include "orchestrator/journal.h"
+#include "orchestrator/memory_needs.h"
 #include "orchestrator/worker_registry.h"
 #include "services/orchestrator/data_files.h"
 #include "services/orchestrator/generator_port.h"
@@ -117,6 +118,9 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   // What a job would wait for when its turn came now; empty: nothing. Reward services are not
   // among it: their port says more.
   std::vector<std::string> WorkerWarnings(const JobSpec& spec) const;
+  // Why a job that needs this much memory cannot run; empty: it can. While another job lives its
+  // memory is not free, but will be: only an idle fleet can say no.
+  std::string MemoryRefusal(const std::vector<MemoryNeed>& needs) const;
   std::string NewRunId(const std::string& job_id, const std::string& request_id) const;
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,
                                                            Submission* submission);

@@ -83,7 +83,11 @@ asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
     longest = std::max(longest, row.prompt_token_ids.size());
   }
   response.set_prompt_tokens_max(longest);
-  for (const MemoryNeed& need : MemoryNeeds(prepared->renderer->config(), *spec)) {
+  const std::vector<MemoryNeed> needs = MemoryNeeds(prepared->renderer->config(), *spec);
+  if (const std::string memory = MemoryRefusal(needs); !memory.empty()) {
+    add_problem("schedule.max_age", memory + "; lower it, use a smaller model or end programs");
+  }
+  for (const MemoryNeed& need : needs) {
     auto& out = *response.add_memory();
     out.set_holder(need.holder);
     out.set_bytes(need.bytes);

@@ -144,18 +144,11 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   for (std::string& warning : WorkerWarnings(*spec)) {
     submission->warnings.push_back(std::move(warning));
   }
-  // While another job lives its memory is not free, but will be: only an idle fleet can say no.
-  const auto& jobs = driver_->engine().jobs();
-  const bool idle = std::all_of(jobs.begin(), jobs.end(),
-                                [](const auto& job) { return IsFinal(job.second.state); });
-  if (const auto available = runtime::AvailableMemory(); idle && available.ok()) {
-    const std::string problem =
-        MemoryProblem(MemoryNeeds(prepared->renderer->config(), *spec), *available);
-    if (!problem.empty()) {
-      co_return rpc::WithReason(
-          ResourceExhausted(problem), "MEMORY_TOO_SMALL",
-          "use a smaller model or lower schedule.max_age, or end other programs");
-    }
+  const std::string memory = MemoryRefusal(MemoryNeeds(prepared->renderer->config(), *spec));
+  if (!memory.empty()) {
+    co_return rpc::WithReason(
+        ResourceExhausted(memory), "MEMORY_TOO_SMALL",
+        "use a smaller model or lower schedule.max_age, or end other programs");
   }
 
   struct SubmitJob submit;
@@ -178,6 +171,14 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   for (const std::string& warning : submission->warnings) response.add_warnings(warning);
   driver_->Deliver(submit);
   co_return response;
+}
+
+std::string OrchestratorDaemon::MemoryRefusal(const std::vector<MemoryNeed>& needs) const {
+  const auto& jobs = driver_->engine().jobs();
+  const bool idle = std::all_of(jobs.begin(), jobs.end(),
+                                [](const auto& job) { return IsFinal(job.second.state); });
+  const auto available = runtime::AvailableMemory();
+  return idle && available.ok() ? MemoryProblem(needs, *available) : "";
 }
 
 std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec) const {

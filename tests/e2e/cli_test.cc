@@ -142,6 +142,28 @@ TEST_F(CliTest, AJobOnUploadedDataFromSubmitToReport) {
   EXPECT_NE(errors_.find("did you mean 'trainer'?"), std::string::npos) << errors_;
 }
 
+TEST_F(CliTest, AStartInterruptedAtItsEndSaysWhetherTheClusterRuns) {
+  const std::string folder = Path("interrupted");
+  const std::string titanctl = std::string(TITAN_BINARY_DIR) + "/bin/titanctl";
+  // `up` stands still until the supervisor has reported that all is ready, and finds both then;
+  // which it sees first is open, but what it says must hold.
+  std::ofstream(Path("interrupt.sh")) << titanctl << " up --data " << folder << R"( 2>&1 & up=$!
+    appears() { for i in $(seq 6000); do [ -e "$1" ] && return; sleep 0.01; done; }
+    appears )" << folder << R"(/supervisor.json; kill -STOP $up
+    appears )" << folder << R"(/endpoints.json; sleep 0.5
+    kill -TERM $up; kill -CONT $up; wait $up)";
+  FILE* pipe = popen(("bash " + Path("interrupt.sh")).c_str(), "r");
+  std::string text;
+  for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) text.push_back(static_cast<char>(c));
+  const int code = WEXITSTATUS(pclose(pipe));
+  const bool interrupted = text.find("interrupted; the cluster was not started") != text.npos;
+  EXPECT_EQ(code, interrupted ? 130 : 0) << text;
+  EXPECT_EQ(text.find("running") == text.npos, interrupted) << text;
+  const int status = std::system((titanctl + " status --data " + folder).c_str());
+  EXPECT_EQ(WEXITSTATUS(status), interrupted ? 5 : 0);
+  EXPECT_EQ(std::system((titanctl + " down --data " + folder).c_str()), 0);
+}
+
 TEST_F(CliTest, ChatAnswersFromARunningJobAndSaysWhatIsHeld) {
   ASSERT_EQ(Titanctl("submit " + Path("job.json") + " --set schedule.steps=100000 -o json"), 0)
       << errors_;
@@ -161,6 +183,12 @@ TEST_F(CliTest, ChatAnswersFromARunningJobAndSaysWhatIsHeld) {
   EXPECT_TRUE(part.contains("version")) << first;
   EXPECT_EQ(Titanctl("chat " + job + " --version 999999 --message x"), 7);
   EXPECT_NE(errors_.find("versions that are held now"), std::string::npos) << errors_;
+  // A job that waits for this one has nothing to chat with, and says so at once.
+  ASSERT_EQ(Titanctl("submit " + Path("job.json") + " -o json"), 0) << errors_;
+  const std::string waiting = json::parse(output_)["job_id"];
+  EXPECT_EQ(Titanctl("chat " + waiting + " --message x"), 1);
+  EXPECT_NE(errors_.find("is QUEUED"), std::string::npos) << errors_;
+  ASSERT_EQ(Titanctl("cancel " + waiting), 0) << errors_;
   const json versions = Json("weights ls " + job);
   ASSERT_FALSE(versions.empty());
   // The newest may be retired while it is read; the next one is there then.
@@ -190,6 +218,8 @@ TEST_F(CliTest, ChatAnswersFromARunningJobAndSaysWhatIsHeld) {
   EXPECT_EQ(Titanctl("watch " + job), 4) << output_;
   EXPECT_NE(output_.find("CANCELLED (seen enough)"), std::string::npos) << output_;
   EXPECT_EQ(Titanctl("chat " + job + " --message x"), 1);
+  EXPECT_NE(errors_.find("is CANCELLED"), std::string::npos) << errors_;
+  EXPECT_EQ(Titanctl("chat " + job), 1);  // before anything is typed
   EXPECT_NE(errors_.find("is CANCELLED"), std::string::npos) << errors_;
 }
 

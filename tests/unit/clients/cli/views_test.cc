@@ -94,11 +94,12 @@ TEST(DownViewTest, SaysWhichJobsEndAndWhichStay) {
   add("job-9", JOB_STATE_STARTING);
   add("job-10", JOB_STATE_RUNNING);
   add("job-11", JOB_STATE_STOPPING);
+  jobs.mutable_jobs(jobs.jobs_size() - 1)->clear_name();
   EXPECT_EQ(
       FormatJobsAtDown(SortForDown(jobs), "run"),
       "job-10 (adds) is RUNNING, 2 of 5 steps done: it ends with the cluster and is not "
       "resumed; submit it again after the next start\n"
-      "job-11 (adds) is STOPPING, 2 of 5 steps done: it ends with the cluster\n"
+      "job-11 is STOPPING, 2 of 5 steps done: it ends with the cluster\n"
       "2 jobs have not begun and stay queued; titanctl up --data run runs them in this order: "
       "job-9, job-8\n");
 }
