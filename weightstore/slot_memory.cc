@@ -51,7 +51,7 @@ int TakePages(const UniqueFd& file, uint64_t offset, uint64_t num_bytes) {
   return result;
 }
 
-// Takes huge pages for as much of the empty file as there are; how many bytes. MADV_COLLAPSE makes
+// Takes huge pages for as much of the empty file as it gets; how many bytes. MADV_COLLAPSE makes
 // them whatever the system's setting for shared memory, but `deny`, and out of one page each.
 // Matrices that stream through the kernels come up to half again as fast out of them.
 uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
@@ -60,10 +60,12 @@ uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
                                               MappedMemory::Tables::kOnAccess);
   if (!map.ok()) return 0;
   uint64_t taken = 0;
-  for (; taken + kHugePageBytes <= num_bytes; taken += kHugePageBytes) {
-    if (TakePages(file, taken, 1) != 0 ||
-        ::madvise(map->data() + taken, kHugePageBytes, MADV_COLLAPSE) != 0) {
-      break;
+  for (uint64_t at = 0; at + kHugePageBytes <= num_bytes; at += kHugePageBytes) {
+    if (TakePages(file, at, 1) != 0) break;
+    if (::madvise(map->data() + at, kHugePageBytes, MADV_COLLAPSE) == 0) {
+      taken += kHugePageBytes;
+    } else if (errno == EINVAL || errno == ENOMEM) {
+      break;  // there are none, or none any more
     }
   }
   return taken;

@@ -302,7 +302,8 @@ int Down(const Common& common) {
     if (common.json) {
       Json out({{"data_folder", folder}, {"state", "stopped"}});
       if (jobs.has_value()) {
-        out["ended_jobs"] = out["queued_jobs"] = Json::array();
+        out["ended_jobs"] = Json::array();
+        out["queued_jobs"] = Json::array();
         for (const auto& job : jobs->ended) out["ended_jobs"].push_back(job.job_id());
         for (const auto& job : jobs->kept) out["queued_jobs"].push_back(job.job_id());
       }
@@ -328,7 +329,8 @@ int Down(const Common& common) {
       jobs = *std::move(asked);
       std::cerr << FormatJobsAtDown(*jobs, folder) << std::flush;
     } else {
-      std::cerr << "the jobs are not known: " << MessageOf(asked.status()) << std::endl;
+      std::cerr << "the jobs are not known: " << cluster::Printable(MessageOf(asked.status()))
+                << std::endl;
     }
   }
   if (!ending && (pid <= 1 || kill(pid, SIGTERM) != 0)) {
@@ -341,9 +343,9 @@ int Down(const Common& common) {
   while (runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
     const auto now = steady_clock::now();
     if (now > begin + kDownDeadline) {
-      return Fail(DeadlineExceeded("the cluster in '" + folder + "' did not end within " +
-                                   std::to_string(kDownDeadline.count()) + " s; see " + folder +
-                                   "/logs"));
+      return Fail(FailedPrecondition("the cluster in '" + folder + "' did not end within " +
+                                     std::to_string(kDownDeadline.count()) + " s; see " + folder +
+                                     "/logs"));
     }
     if (now >= next_word) {
       next_word = now + kDownWord;

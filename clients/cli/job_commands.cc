@@ -21,6 +21,12 @@
 namespace titan::cli {
 namespace {
 
+void PrintWarnings(const google::protobuf::RepeatedPtrField<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    std::cerr << "warning: " << cluster::Printable(warning) << "\n";
+  }
+}
+
 using Json = nlohmann::ordered_json;
 using orchestrator::v1::Job;
 
@@ -91,7 +97,7 @@ int CheckOnly(const Common& common, const SubmitOptions& options, const cluster:
     }
     return Fail(rpc::ProblemsToStatus(problems, file.origins));
   }
-  for (const std::string& warning : check->warnings()) std::cerr << "warning: " << warning << "\n";
+  PrintWarnings(check->warnings());
   if (options.print_config) {
     std::cout << rpc::PrintConfig(check->resolved(), file.origins) << std::flush;
     return kExitOk;
@@ -132,8 +138,7 @@ int Submit(const Common& common, const SubmitOptions& options) {
   if (options.check || options.print_config) return CheckOnly(common, options, *file, **client);
   const auto response = (*client)->Submit(file->spec);
   if (!response.ok()) return Fail(WithPlaces(response.status(), file->origins));
-  for (const std::string& warning : response->warnings())
-    std::cerr << "warning: " << warning << "\n";
+  PrintWarnings(response->warnings());
   if (options.watch) {
     if (!common.json) std::cout << response->job_id() << std::endl;
     return WatchUntilItEnds(common, *signal, **client, response->job_id());

@@ -2,8 +2,8 @@
 //
 // Internal to core/kernels: how linear.cc cuts its work, a row of numbers for each instruction set.
 // They decide speed only, never a bit: a chain may be interrupted anywhere and goes on from memory.
-// The tile's height is not among them: it is what the registers hold (WeightTile::max_rows), and m
-// rows are cut into the fewest tiles, as even as possible (RowTiles).
+// The tile's height is not among them: it is what the registers hold (WeightTile), and m rows are
+// cut into as few tiles as the threads' blocks allow, as even as possible (RowTiles).
 #ifndef TITAN_CORE_KERNELS_BLOCKING_H_
 #define TITAN_CORE_KERNELS_BLOCKING_H_
 

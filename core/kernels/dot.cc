@@ -74,7 +74,7 @@ class Tile {
       for (int v = 0; v < kVectors; ++v) {
         weights[v] = (__m512bh)_mm512_loadu_si512(b + 2 * v * kLanes);
       }
-#pragma GCC unroll 16
+#pragma GCC unroll 32
       for (int row = 0; row < kRows; ++row) {
         const __m512bh x = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[row].bits));
 #pragma GCC unroll 2
@@ -90,7 +90,7 @@ class Tile {
  private:
   template <typename Function>
   TITAN_DOT_INLINE void Each(const Function& function) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);

@@ -202,6 +202,12 @@ struct Cut {
   int64_t groups;
 };
 
+// A number for each call of whatever types, which tells its packed rows from another call's.
+uint64_t NextCall() {
+  static std::atomic<uint64_t> calls{0};
+  return calls.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 // The rows of one block of a call, all of the call's different ones side by side, packed in the
 // calling thread's memory; a thread that takes several tasks of a block packs it once.
 template <typename A>
@@ -236,8 +242,7 @@ template <typename W, typename A>
 void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
               std::span<const Product<W>> products, int64_t panel_count) {
   if (panel_count == 0) return;
-  static std::atomic<uint64_t> calls{0};  // tells packed rows of one call from another's
-  const uint64_t call = calls.fetch_add(1, std::memory_order_relaxed) + 1;
+  const uint64_t call = NextCall();
   const internal::Blocking& blocking = CurrentBlocking();
   const int64_t m = products[0].rows->m;
   const int max_rows = m <= tile.lone_rows ? tile.lone_rows : tile.max_rows;

@@ -50,7 +50,7 @@ struct LinearMatrix {
   const float* addend = nullptr;
 };
 
-// The products of the same rows with all the matrices: the rows are packed once and the threads
+// The products of the same rows with all the matrices: a thread packs its rows once and the threads
 // meet once. Each output has the bits of a call of its own.
 // REQUIRES: k > 0, leaves in {1, 2, 4, 8}, k % leaves == 0; panels of one element type; with
 // bfloat16 and several leaves, k / leaves even (LeafCount gives no other); with Inputs::kBf16,

@@ -39,7 +39,7 @@ class FunctionRef<R(Args...)> {
 };
 
 // Persistent threads; the caller of Run is one of them, so Pool(1) starts none. Idle threads spin
-// for about 20 microseconds and then sleep; so does the caller of Run when only tasks that others
+// for about 50 microseconds and then sleep; so does the caller of Run when only tasks that others
 // have taken are left (the last of them wakes it), because several daemons share the cores. The
 // pool sets the numeric environment (isa.h) in its threads, and in the caller during Run. One Run
 // at a time: a second caller, or a task that calls Run, is a bug and ends the process.

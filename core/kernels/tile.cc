@@ -34,8 +34,9 @@ constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
 constexpr int kPanel = static_cast<int>(kPanelColumns);
 constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLoneRows = HWY_TARGET == HWY_AVX3 ? 28 : kMaxRows;
+static_assert(kMaxRows <= internal::kMaxTileRows && kMaxLoneRows <= internal::kMaxLoneTileRows);
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// A tile of more rows computes for longer than its panel takes to arrive.
+// A tile of more rows and 32 columns computes for longer than its panel takes to arrive.
 constexpr int kAheadRows = 10;
 
 // Steps of k that the 32-bit words of a panel row hold.
@@ -127,7 +128,7 @@ class Tile {
     V weights[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) weights[v] = Weights<kPart>(b, v);
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
       const V x = hn::Set(D(), a[row]);
 #pragma GCC unroll 4
@@ -137,7 +138,7 @@ class Tile {
 
   template <typename Function>
   HWY_INLINE void Each(const Function& function) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);
@@ -161,8 +162,10 @@ void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
   HWY_ALIGN float levels[kMaxLevels]
                         [kRows * kSpan];  // finished subtrees, a binary counter of leaves
   for (int first = 0; first < kPanel; first += kSpan) {
-    Ahead pass = ahead;
-    pass.at += first * static_cast<int>(sizeof(float));
+    Ahead half =
+        ahead;  // 64 of each 128 bytes are fetched in each pass; else the passes share them
+    half.at += first * static_cast<int>(sizeof(float));
+    Ahead& pass = Tile<kRows>::kVectors == 1 ? half : ahead;
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;
       tile.Clear();

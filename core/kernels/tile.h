@@ -102,7 +102,7 @@ struct WeightTile {
   // k, then + bias (32 floats or null). 1 <= columns <= 32; nothing beyond is written.
   void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const float* bias,
                  float* c, int64_t ldc, int columns, Ahead ahead);
-  // c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
+  // rows <= max_rows. c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
   void (*chain)(int rows, const A* a, const W* b, int64_t k, bool resume, float* c, int64_t ldc);
 };
 

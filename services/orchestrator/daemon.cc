@@ -157,7 +157,12 @@ asio::awaitable<void> OrchestratorDaemon::Drain() {
 
 void OrchestratorDaemon::Spawn(asio::awaitable<void> loop) {
   ++num_loops_;
-  asio::co_spawn(context_.control, std::move(loop), [this](std::exception_ptr) { --num_loops_; });
+  asio::co_spawn(context_.control, std::move(loop), [this](std::exception_ptr failure) {
+    --num_loops_;
+    if (failure) {  // a bug of ours, without which nothing would go on
+      context_.request_shutdown(Internal("a loop of the orchestrator ended with an exception"));
+    }
+  });
 }
 
 asio::awaitable<void> OrchestratorDaemon::Sleep(rpc::Milliseconds time) {

@@ -219,7 +219,8 @@ asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
     StatusOr<PreparedData> prepared = Internal("not prepared");
     for (;;) {
       prepared = co_await context_.blocking.Run(prepare);
-      if (stopping_) co_return;  // queued it stays
+      if (stopping_) co_return;                   // queued it stays
+      if (job.state != JobState::kQueued) break;  // cancelled meanwhile: the next one's turn
       const StatusCode code = prepared.status().code();
       const bool silent = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
       if (!silent || driver_->Now() - begin > Millis(spec->deadlines.workers_ms)) break;
@@ -230,8 +231,10 @@ asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
     event.job_id = job_id;
     event.status = prepared.status();
     if (prepared.ok() && !job.data_digest.empty() && job.data_digest != prepared->data_digest) {
-      event.status = FailedPrecondition("data.path: '" + spec->data.path +
-                                        "' was changed since the job was submitted");
+      const bool by_id = !spec->data.id.empty();
+      event.status = FailedPrecondition(
+          (by_id ? "data.id: '" + spec->data.id : "data.path: '" + spec->data.path) +
+          "' was changed since the job was submitted");
     } else if (prepared.ok()) {
       event.dataset = prepared->dataset;
       event.stop_token_ids = prepared->renderer->stop_token_ids();

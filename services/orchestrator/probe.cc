@@ -18,11 +18,45 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::seconds kPatience{1};
 
+// A killed process answers for a moment longer, until the kernel has closed its listener: one that
+// answers is asked once more.
+constexpr std::chrono::milliseconds kSecondLook{250};
+
 struct Probe {
-  explicit Probe(const asio::any_io_executor& executor) : socket(executor), timer(executor) {}
+  Probe(const asio::any_io_executor& executor, asio::ip::tcp::endpoint where)
+      : peer(std::move(where)), socket(executor), timer(executor) {}
+  const asio::ip::tcp::endpoint peer;
   asio::ip::tcp::socket socket;
   asio::steady_timer timer;
 };
+
+// What else may fail is this process's own trouble (no descriptors left).
+bool NobodyIsThere(const boost::system::error_code& failed) {
+  return failed == asio::error::connection_refused || failed == asio::error::host_unreachable ||
+         failed == asio::error::network_unreachable ||
+         failed == asio::error::operation_aborted;  // out of patience
+}
+
+void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(bool)> done) {
+  probe->timer.expires_after(kPatience);
+  probe->timer.async_wait([probe](boost::system::error_code cancelled) {
+    boost::system::error_code ignored;
+    if (!cancelled) probe->socket.close(ignored);  // ends the connect
+  });
+  probe->socket.async_connect(probe->peer, [probe, looks, done = std::move(done)](
+                                               boost::system::error_code failed) mutable {
+    boost::system::error_code ignored;
+    probe->socket.close(ignored);
+    if (failed || looks == 1) {
+      probe->timer.cancel();
+      return done(!NobodyIsThere(failed));
+    }
+    probe->timer.expires_after(kSecondLook);
+    probe->timer.async_wait([probe, looks, done = std::move(done)](auto) mutable {
+      Look(probe, looks - 1, std::move(done));
+    });
+  });
+}
 
 }  // namespace
 
@@ -38,17 +72,8 @@ void ProbePeer(const asio::any_io_executor& executor, const std::string& address
     asio::post(executor, [done = std::move(done)] { done(true); });
     return;
   }
-  auto probe = std::make_shared<Probe>(executor);
-  probe->timer.expires_after(kPatience);
-  probe->timer.async_wait([probe](boost::system::error_code cancelled) {
-    boost::system::error_code ignored;
-    if (!cancelled) probe->socket.close(ignored);  // ends the connect
-  });
-  probe->socket.async_connect({host, where->port},
-                              [probe, done = std::move(done)](boost::system::error_code failed) {
-                                probe->timer.cancel();
-                                done(!failed);
-                              });
+  Look(std::make_shared<Probe>(executor, asio::ip::tcp::endpoint(host, where->port)), 2,
+       std::move(done));
 }
 
 }  // namespace titan::orchestrator

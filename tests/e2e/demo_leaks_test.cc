@@ -221,8 +221,8 @@ TEST(DemoLeaksTest, AKilledDemoTakesItsDaemonsWithItAndTheNextOneRuns) {
     const std::string text{std::istreambuf_iterator<char>(in), {}};
     return text.find(part) != std::string::npos;
   };
-  for (int i = 0; i < 600 && !says("/100000  reward"); ++i) usleep(100'000);
-  EXPECT_TRUE(says("/100000  reward"));
+  for (int i = 0; i < 600 && !says("/100000)  reward"); ++i) usleep(100'000);
+  EXPECT_TRUE(says("/100000)  reward"));
   kill(demo, SIGKILL);
   EXPECT_EQ(ExitCode(demo), 128 + SIGKILL);
   // Its daemons are children of this process now, and end by themselves.

@@ -267,6 +267,7 @@ TEST_P(RestartTest, AStepThatTheEndCutsOffIsNotTheTrainersFault) {
   for (int i = 0; i < 1000 && !trainer_.busy; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  ASSERT_TRUE(trainer_.busy);
   Stop(GetParam());
   StartDaemon();
   ExpectFailed(*job, "the orchestrator was stopped or died while the job ran (0 of 4 steps");

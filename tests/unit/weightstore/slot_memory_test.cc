@@ -5,6 +5,9 @@
 #include "weightstore/slot_memory.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -32,14 +35,34 @@ uint64_t Figure(const void* start, const std::string& name) {
   return 0;
 }
 
+// MADV_COLLAPSE works on a memory file that is there in small pages.
+bool SystemMakesHugePages() {
+  const UniqueFd file(memfd_create("probe", MFD_CLOEXEC));
+  if (ftruncate(file.get(), 2 * kHugePageBytes) != 0) return false;
+  void* map = mmap(nullptr, 2 * kHugePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (map == MAP_FAILED) return false;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(map) + kHugePageBytes - 1) / kHugePageBytes;
+  std::memset(map, 1, 2 * kHugePageBytes);
+  const bool made = madvise(reinterpret_cast<void*>(begin * kHugePageBytes), kHugePageBytes,
+                            /*MADV_COLLAPSE*/ 25) == 0;
+  munmap(map, 2 * kHugePageBytes);
+  return made;
+}
+
 TEST(SlotMemoryTest, TellsHowMuchOfItIsInHugePages) {
   const auto slot = SlotMemory::Create(7, kBytes, SlotMemory::Writer::kDaemon);
   ASSERT_TRUE(slot.ok()) << slot.status();
   std::byte* bytes = (*slot)->writable_bytes().data();
+  struct stat taken = {};
+  ASSERT_EQ(fstat((*slot)->DuplicateForReader()->get(), &taken), 0);
+  EXPECT_GE(static_cast<uint64_t>(taken.st_blocks) * 512, kBytes);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes) % kHugePageBytes, 0u);
   std::memset(bytes, 1, kBytes);
   EXPECT_EQ((*slot)->huge_bytes(), Figure(bytes, "ShmemPmdMapped"));
   EXPECT_EQ(Figure(bytes, "Rss"), kBytes);
+  if (SystemMakesHugePages()) {
+    EXPECT_EQ((*slot)->huge_bytes(), 2 * kHugePageBytes);
+  }
 }
 
 TEST(SlotMemoryTest, ReadersSeeTheBytesInTheSamePages) {

@@ -120,7 +120,7 @@ TEST_P(LinearTest, EqualsTheReferenceForOddSizesEveryLeafCountAndThreadCount) {
 
 // Beyond the length up to which a chain is run in one go, parts of it are parked in memory.
 TEST_P(LinearTest, EqualsTheReferenceForLongChains) {
-  for (const int64_t m : {3, 29, 150}) {
+  for (const int64_t m : {3, 15, 28, 29, 150}) {
     for (const int leaves : {1, 8}) {
       const Problem p(m, 37, leaves * (leaves == 1 ? 2501 : 1282), 50 + static_cast<uint64_t>(m));
       for (const int threads : {1, 3}) {
