@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -59,11 +60,17 @@ uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
   const auto map = MappedMemory::MapUnchecked(file.get(), num_bytes, /*writable=*/true,
                                               MappedMemory::Tables::kOnAccess);
   if (!map.ok()) return 0;
+  // Each call asks every core to hand in its pages first, so that few are made.
+  constexpr uint64_t kAtOnce = 32 * kHugePageBytes;
+  const uint64_t whole = num_bytes / kHugePageBytes * kHugePageBytes;
   uint64_t taken = 0;
-  for (uint64_t at = 0; at + kHugePageBytes <= num_bytes; at += kHugePageBytes) {
-    if (TakePages(file, at, 1) != 0) break;
-    if (::madvise(map->data() + at, kHugePageBytes, MADV_COLLAPSE) == 0) {
-      taken += kHugePageBytes;
+  for (uint64_t at = 0; at < whole; at += kAtOnce) {
+    const uint64_t length = std::min(kAtOnce, whole - at);
+    for (uint64_t page = at; page < at + length; page += kHugePageBytes) {
+      if (TakePages(file, page, 1) != 0) return taken;
+    }
+    if (::madvise(map->data() + at, length, MADV_COLLAPSE) == 0) {
+      taken += length;
     } else if (errno == EINVAL || errno == ENOMEM) {
       break;  // there are none, or none any more
     }
