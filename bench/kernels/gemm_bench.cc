@@ -2,8 +2,9 @@
 //
 // titan-bench-gemm MODE THREADS MxNxK...: GFLOP/s of Linear at each shape, best and median of runs,
 // one JSON object a line; first the bounds of the machine. MODE is f32, w16 or bf16 (x is rounded
-// in the call). As in a decoder the
-// next call reads another matrix: copies of 128 MiB together are used in turn.
+// in the call). As in a decoder the next call reads another matrix: copies of 128 MiB together are
+// used in turn, in small pages or, with GLIBC_TUNABLES=glibc.malloc.hugetlb=1, in huge ones, as
+// weight slots are.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -42,7 +43,6 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
   } else if (!PackPanels(pool, rows.data(), n, k, one.data())) {
     std::exit(1);
   }
-  // Aligned as a weight slot is.
   std::vector<W> memory(static_cast<size_t>(size * copies) + kAlignment / sizeof(W));
   void* aligned = memory.data();
   size_t space = memory.size() * sizeof(W);

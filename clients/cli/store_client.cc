@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "clients/cluster/cluster.h"
+#include "clients/cluster/peer_status.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/files.h"
 #include "services/rpc/channel.h"
@@ -21,17 +22,8 @@ namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
 
-// As the orchestrator's client says it: gRPC's own words name sockets.
 Status Failed(const grpc::Status& status) {
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-      status.error_message().starts_with("failed to connect to all addresses")) {
-    return rpc::WithReason(
-        Unavailable("the weight store does not answer: nothing listens at its address"),
-        "WEIGHT_STORE_DOWN",
-        "see what runs with `titanctl status`; `titanctl down`, then `titanctl up` start the "
-        "cluster anew");
-  }
-  return rpc::FromGrpc(status);
+  return cluster::FromPeer(status, "weight store", "WEIGHT_STORE_DOWN");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "clients/cluster/peer_status.h"
 #include "core/base/hash.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status_convert.h"
@@ -52,17 +53,9 @@ grpc::Status Retried(Call call, milliseconds patience = kCallDeadline) {
   }
 }
 
-// gRPC's own words for a peer that is not there name sockets and nothing that a person could do.
 Status Failed(const grpc::Status& status) {
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE &&
-      status.error_message().starts_with("failed to connect to all addresses")) {
-    return rpc::WithReason(
-        Unavailable("the orchestrator does not answer: nothing listens at its address"),
-        "ORCHESTRATOR_DOWN",
-        "see what runs with `titanctl status`; `titanctl down`, then `titanctl up` start the "
-        "cluster anew; with --address, look at the address");
-  }
-  return rpc::FromGrpc(status);
+  return FromPeer(status, "orchestrator", "ORCHESTRATOR_DOWN",
+                  "; with --address, look at the address");
 }
 
 // Reads a stream to its end or until on_message answers false.

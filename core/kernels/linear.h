@@ -15,7 +15,7 @@
 //
 // Thread-safety: calls from several threads are fine with a pool each. Strides count floats.
 // Outputs may not overlap inputs or each other. Pointers need no alignment. Working memory is kept
-// per calling thread and reused.
+// per calling thread and per thread of the pool, and reused.
 #ifndef TITAN_CORE_KERNELS_LINEAR_H_
 #define TITAN_CORE_KERNELS_LINEAR_H_
 

@@ -95,8 +95,8 @@ struct WeightTile {
   // What the registers hold: for floats 14 with AVX-512 and 6 with AVX2, for bfloat16 one less, for
   // the mask. More rows (up to the other's) give the same bits, slower.
   int max_rows;
-  // As many rows as a call's only tile may have: with AVX-512 twice as many, 16 columns at a time,
-  // so that the matrix is read from memory while all its products are computed.
+  // As many rows as a call's only tile may have: 28 with AVX-512, 16 columns at a time, so that the
+  // matrix is read from memory while all its products are computed; max_rows with AVX2.
   int lone_rows;
   // rows <= lone_rows. c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's
   // k, then + bias (32 floats or null). 1 <= columns <= 32; nothing beyond is written.

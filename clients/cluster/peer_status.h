@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a call to a daemon of the cluster failed with, in words for a person. Any thread.
+#ifndef TITAN_CLIENTS_CLUSTER_PEER_STATUS_H_
+#define TITAN_CLIENTS_CLUSTER_PEER_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include <string>
+
+#include "core/base/status.h"
+
+namespace titan::cluster {
+
+// The status as rpc::FromGrpc gives it; gRPC's own words for a peer that is not there name sockets
+// and nothing that a person could do, so that one becomes Unavailable with `reason` and a fix.
+// daemon: "orchestrator", "weight store". more_fix ends the fix.
+Status FromPeer(const grpc::Status& status, const std::string& daemon, const std::string& reason,
+                const std::string& more_fix = "");
+
+}  // namespace titan::cluster
+
+#endif  // TITAN_CLIENTS_CLUSTER_PEER_STATUS_H_
