@@ -18,9 +18,10 @@ namespace asio = boost::asio;
 
 constexpr std::chrono::seconds kPatience{1};
 
-// A killed process answers for a moment longer, until the kernel has closed its listener: one that
-// answers is asked once more.
-constexpr std::chrono::milliseconds kSecondLook{250};
+// A killed process answers for a moment longer, until the kernel has closed its listener, and a
+// connect that meets just that is reset: one that was not refused is asked again.
+constexpr int kLooks = 4;
+constexpr std::chrono::milliseconds kPause{200};
 
 struct Probe {
   Probe(const asio::any_io_executor& executor, asio::ip::tcp::endpoint where)
@@ -34,7 +35,8 @@ struct Probe {
 bool NobodyIsThere(const boost::system::error_code& failed) {
   return failed == asio::error::connection_refused || failed == asio::error::host_unreachable ||
          failed == asio::error::network_unreachable ||
-         failed == asio::error::operation_aborted;  // out of patience
+         failed == asio::error::connection_reset ||  // still, after every look
+         failed == asio::error::operation_aborted;   // out of patience
 }
 
 void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(bool)> done) {
@@ -47,11 +49,12 @@ void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(boo
                                                boost::system::error_code failed) mutable {
     boost::system::error_code ignored;
     probe->socket.close(ignored);
-    if (failed || looks == 1) {
+    const bool again = !failed || failed == asio::error::connection_reset;
+    if (!again || looks == 1) {
       probe->timer.cancel();
       return done(!NobodyIsThere(failed));
     }
-    probe->timer.expires_after(kSecondLook);
+    probe->timer.expires_after(kPause);
     probe->timer.async_wait([probe, looks, done = std::move(done)](auto) mutable {
       Look(probe, looks - 1, std::move(done));
     });
@@ -72,7 +75,7 @@ void ProbePeer(const asio::any_io_executor& executor, const std::string& address
     asio::post(executor, [done = std::move(done)] { done(true); });
     return;
   }
-  Look(std::make_shared<Probe>(executor, asio::ip::tcp::endpoint(host, where->port)), 2,
+  Look(std::make_shared<Probe>(executor, asio::ip::tcp::endpoint(host, where->port)), kLooks,
        std::move(done));
 }
 
