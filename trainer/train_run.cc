@@ -117,7 +117,7 @@ int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig&
   int64_t bytes =
       slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
   if (model::HasRoundedWeights(decoder.mode())) bytes += decoder.table().slot_bytes();
-  if (table.tied()) bytes += table.at(table.embedding()).bytes;
+  if (table.tied()) bytes += model::TiedEmbedding::MemoryNeeded(table);
   if (decoder.shard().size > 1) {
     bytes += model::TensorParallel::MemoryNeeded(decoder, ScratchOf(config));
   }
@@ -189,8 +189,7 @@ Status TrainRun::Allocate() {
     gradients_.push_back(std::move(buffer));
   }
   if (decoder_.master_table().tied()) {
-    const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
-    TITAN_ASSIGN_OR_RETURN(tied_embedding_, model::AllocateFloats(embedding.num_floats()));
+    TITAN_ASSIGN_OR_RETURN(tied_embedding_, model::TiedEmbedding::Create(decoder_.master_table()));
   }
   if (tensor_ranks_ != nullptr) {
     TITAN_ASSIGN_OR_RETURN(
@@ -345,9 +344,8 @@ Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts,
     result->forward_seconds += middle - start;
     result->backward_seconds += clock_() - middle;
   }
-  if (decoder_.master_table().tied()) {
-    model::AddTiedEmbedding(pool_, decoder_.master_table(), tied_embedding_.get(),
-                            model::GradientsOf(decoder_.master_table(), gradient));
+  if (tied_embedding_ != nullptr) {
+    tied_embedding_->AddTo(pool_, model::GradientsOf(decoder_.master_table(), gradient).head);
   }
   return OkStatus();
 }
@@ -560,10 +558,7 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
   result.tokens_trained = counts.tokens;
 
   // An update that ended early can have left a part of its embedding gradient here.
-  if (decoder_.master_table().tied()) {
-    const auto& embedding = decoder_.master_table().at(decoder_.master_table().embedding());
-    std::memset(tied_embedding_.get(), 0, static_cast<size_t>(embedding.bytes));
-  }
+  if (tied_embedding_ != nullptr) tied_embedding_->Clear();
   std::vector<SampleFigures> figures;
   TITAN_ASSIGN_OR_RETURN(const size_t gradient,
                          Gradient(shards, counts, compare, &result, &figures));

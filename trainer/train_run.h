@@ -37,6 +37,7 @@
 #include "core/model/decoder.h"
 #include "core/model/memory.h"
 #include "core/model/tensor_parallel.h"
+#include "core/model/tied_embedding.h"
 #include "core/model/torch/trainable_decoder.h"
 #include "trainer/packed_batch.h"
 #include "trainer/packing.h"
@@ -213,7 +214,7 @@ class TrainRun {
   model::Floats second_moment_;
   std::vector<model::Floats> gradients_;  // sums of subtrees; those not in free_buffers_ are open
   std::vector<size_t> free_buffers_;
-  model::Floats tied_embedding_;
+  std::unique_ptr<model::TiedEmbedding> tied_embedding_;  // null: the model is untied
   kernels::AdamWPowers powers_;
 };
 

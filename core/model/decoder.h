@@ -272,11 +272,16 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
                    const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,
                    const BlockActivations& saved, float* dx, const Gradients& gradients);
 
-// Adds the embedding's gradient into a buffer of the table's own layout (for tied models not the
-// head's: see AddTiedEmbedding).
+// Adds the embedding's gradient into a buffer of the table's own layout; of a tied model that is not
+// the head's.
 void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
                    std::span<const kernels::RowRange> units, const float* dx,
                    float* embedding_gradient);
+// The same for a tied model, into what is kept until the shard's end (tied_embedding.h).
+class TiedEmbedding;
+void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
+                   std::span<const kernels::RowRange> units, const float* dx,
+                   TiedEmbedding& embedding_gradient);
 
 // hidden [R][H] = final norm of the rows of x that are named (ascending or not, each below T).
 // inverse_rms [R] or null.
@@ -309,11 +314,6 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
                          std::span<const int32_t> targets, float inverse_temperature,
                          std::span<const kernels::RowRange> head_units, const float* dlog_probs,
                          const HeadState& state, float* dhidden, const Gradients& gradients);
-
-// At the end of a shard of a tied model: table gradient = head + embedding (numerics.md section 7),
-// then the embedding buffer is zeroed for the next shard. REQUIRES: the master table, tied.
-void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
-                      const Gradients& gradients);
 
 // Embedding, all layers, final norm of `rows`, head: what a generator's step is. x [T][H] and
 // hidden [R][H] live in the workspace; logits [R][V] are the caller's. kv_layer(l) is

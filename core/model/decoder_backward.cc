@@ -18,6 +18,7 @@
 #include "core/model/decoder.h"
 #include "core/model/experts.h"
 #include "core/model/project.h"
+#include "core/model/tied_embedding.h"
 
 namespace titan::model {
 namespace {
@@ -72,6 +73,18 @@ void CheckUnits(std::span<const kernels::RowRange> units, int64_t rows) {
     next = unit.end;
   }
   TITAN_CHECK(next == rows);
+}
+
+// dx times what an embedding was multiplied by: dx itself, or in the workspace.
+const float* ScaledAsEmbedded(const DecoderContext& context, const ForwardBatch& batch,
+                              const float* dx) {
+  const float scale = context.decoder.embedding_scale();
+  if (scale == 1) return dx;
+  const int64_t floats = batch.num_rows() * context.decoder.hidden();
+  float* scaled = context.workspace.hidden_a;
+  std::memcpy(scaled, dx, static_cast<size_t>(floats) * sizeof(float));
+  kernels::ScaleBy(context.pool, floats, scale, scaled);
+  return scaled;
 }
 
 }  // namespace
@@ -172,20 +185,21 @@ void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
                    float* embedding_gradient) {
   const kernels::NumericThread numeric;
   CheckUnits(units, batch.num_rows());
-  const float scale = context.decoder.embedding_scale();
-  if (scale != 1) {
-    const int64_t floats = batch.num_rows() * context.decoder.hidden();
-    float* scaled = context.workspace.hidden_a;
-    std::memcpy(scaled, dx, static_cast<size_t>(floats) * sizeof(float));
-    kernels::ScaleBy(context.pool, floats, scale, scaled);
-    dx = scaled;
-  }
   const ParameterTable& table = context.decoder.table();
   const Slice held = table.at(table.embedding()).held;
   const kernels::RowRange rows = {held.begin, held.end};
-  kernels::EmbeddingGradient(context.pool, kernels::TableLayout::kPanels32, dx,
-                             context.decoder.vocabulary(), context.decoder.hidden(),
-                             batch.tokens.data(), units, embedding_gradient, &rows);
+  kernels::EmbeddingGradient(context.pool, kernels::TableLayout::kPanels32,
+                             ScaledAsEmbedded(context, batch, dx), context.decoder.vocabulary(),
+                             context.decoder.hidden(), batch.tokens.data(), units,
+                             embedding_gradient, &rows);
+}
+
+void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
+                   std::span<const kernels::RowRange> units, const float* dx,
+                   TiedEmbedding& embedding_gradient) {
+  const kernels::NumericThread numeric;
+  CheckUnits(units, batch.num_rows());
+  embedding_gradient.Add(context.pool, batch.tokens, units, ScaledAsEmbedded(context, batch, dx));
 }
 
 void FinalNormBackward(const DecoderContext& context, const Weights& weights, const float* x,
@@ -240,15 +254,6 @@ void HeadLogProbBackward(const DecoderContext& context, const Weights& weights, 
   };
   if (context.tensor == nullptr) return backward(nullptr);
   HeadBackwardOfParts(context, static_cast<int64_t>(targets.size()), dhidden, backward);
-}
-
-void AddTiedEmbedding(kernels::Pool& pool, const ParameterTable& table, float* embedding_gradient,
-                      const Gradients& gradients) {
-  TITAN_CHECK(table.tied() && table.mode() == Mode::kF32);
-  const kernels::NumericThread numeric;
-  const int64_t floats = table.at(table.embedding()).num_floats();
-  kernels::AddInto(pool, floats, gradients.head, embedding_gradient);
-  std::memset(embedding_gradient, 0, static_cast<size_t>(floats) * sizeof(float));
 }
 
 }  // namespace titan::model

@@ -14,6 +14,7 @@
 #include "core/kernels/units.h"
 #include "core/model/decoder.h"
 #include "core/model/packing.h"
+#include "core/model/tied_embedding.h"
 #include "tests/support/model_fixture.h"
 
 namespace titan::test {
@@ -108,7 +109,8 @@ class PlainTrainer {
     return log_probs;
   }
 
-  // Adds the gradient of sum dlog_probs * log_probs. tied_embedding is null for untied models.
+  // Adds the gradient of sum dlog_probs * log_probs. tied_embedding, a whole table, is null for
+  // untied models.
   void Backward(const std::vector<float>& dlog_probs, const std::vector<kernels::RowRange>& units,
                 float* slot, float* tied_embedding) {
     const model::DecoderContext context = {*model_.decoder, pool_, *workspace_};
@@ -146,17 +148,23 @@ class PlainTrainer {
   float inverse_temperature_ = 1;
 };
 
-// A zeroed gradient with the buffer of a tied table. REQUIRES: the decoder's master table.
+// A zeroed gradient with the embedding's part of a tied table: a whole table for PlainTrainer, what
+// the product keeps for a TrainableDecoder. REQUIRES: the decoder's master table.
 struct GradientMemory {
   explicit GradientMemory(const model::ParameterTable& table)
       : table(table),
         slot(static_cast<size_t>(table.slot_floats())),
-        tied(table.tied() ? static_cast<size_t>(table.at(0).num_floats()) : 0) {}
+        tied(table.tied() ? static_cast<size_t>(table.at(0).num_floats()) : 0),
+        rows(table.tied() ? ValueOrDie(model::TiedEmbedding::Create(table)) : nullptr) {}
 
   float* tied_embedding() { return tied.empty() ? nullptr : tied.data(); }
+  model::TiedEmbedding* tied_rows() { return rows.get(); }
   void CloseShard(kernels::Pool& pool) {
-    if (!tied.empty())
-      model::AddTiedEmbedding(pool, table, tied.data(), model::GradientsOf(table, slot.data()));
+    if (!table.tied()) return;
+    float* head = model::GradientsOf(table, slot.data()).head;
+    rows->AddTo(pool, head);
+    kernels::AddInto(pool, static_cast<int64_t>(tied.size()), head, tied.data());
+    std::fill(tied.begin(), tied.end(), 0.0f);
   }
   // Row-major values of one parameter.
   std::vector<float> Values(kernels::Pool& pool, int parameter) const {
@@ -167,6 +175,7 @@ struct GradientMemory {
 
   const model::ParameterTable& table;
   std::vector<float> slot, tied;
+  std::unique_ptr<model::TiedEmbedding> rows;
 };
 
 }  // namespace titan::test

@@ -88,7 +88,7 @@ struct TrainableDecoder::Impl {
   bool keep = false;
   bool want_entropy = false;
   Gradients gradients;
-  float* embedding_gradient = nullptr;
+  TiedEmbedding* tied_embedding = nullptr;  // null: the model is untied
   at::Tensor output;  // log-probs with their graph, defined while a microbatch is open
 
   // Planned arrays.
@@ -250,7 +250,11 @@ struct EmbedNode : torch::autograd::Function<EmbedNode> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     Impl& impl = ImplOf(context);
     CheckGradient(impl, gradients);
-    EmbedBackward(impl.context(), impl.batch(), impl.units, impl.dx, impl.embedding_gradient);
+    if (impl.tied_embedding != nullptr) {
+      EmbedBackward(impl.context(), impl.batch(), impl.units, impl.dx, *impl.tied_embedding);
+    } else {
+      EmbedBackward(impl.context(), impl.batch(), impl.units, impl.dx, impl.gradients.embedding);
+    }
     return {at::Tensor(), at::Tensor()};
   }
 };
@@ -396,7 +400,7 @@ Status TrainableDecoder::Backward(std::span<const float> dlog_probs,
   }
   std::copy_n(dlog_probs.data(), dlog_probs.size(), impl.dlog_probs);
   impl.gradients = GradientsOf(impl.decoder.master_table(), gradients.slot);
-  impl.embedding_gradient = tied ? gradients.tied_embedding : impl.gradients.embedding;
+  impl.tied_embedding = gradients.tied_embedding;
   const Status status = Guard([&] {
     c10::AutoGradMode grad_mode(true);
     impl.output.backward(View(impl.dlog_probs, {static_cast<int64_t>(impl.rows.size())}));

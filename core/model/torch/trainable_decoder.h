@@ -26,6 +26,7 @@
 #include "core/kernels/pool.h"
 #include "core/kernels/units.h"
 #include "core/model/decoder.h"
+#include "core/model/tied_embedding.h"
 
 namespace titan::model {
 
@@ -44,12 +45,11 @@ struct TrainBatch {
   std::span<const kernels::RowRange> units;
 };
 
-// A gradient slot of the decoder's master table, and, for tied models, the buffer for the
-// embedding's part of the open shard (panels of the table; null when untied). Both start as zeros;
-// at a shard's end AddTiedEmbedding joins them.
+// A gradient slot of the decoder's master table, which starts as zeros, and, for tied models, the
+// embedding's part of the open shard (null when untied); at the shard's end AddTo joins them.
 struct GradientBuffers {
   float* slot = nullptr;
-  float* tied_embedding = nullptr;
+  TiedEmbedding* tied_embedding = nullptr;
 };
 
 class TrainableDecoder {

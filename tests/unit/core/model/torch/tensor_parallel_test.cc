@@ -99,8 +99,9 @@ Result Train(const SmallModelOptions& options, model::Mode mode, model::Recomput
   const model::ParameterTable& table = decoder->master_table();
   result.gradient.resize(static_cast<size_t>(table.slot_floats()));
   result.tied.resize(static_cast<size_t>(table.at(0).num_floats() + 1));
-  result.status = trainable->Backward(
-      samples.coefficients, {result.gradient.data(), table.tied() ? result.tied.data() : nullptr});
+  const auto tied = table.tied() ? ValueOrDie(model::TiedEmbedding::Create(table)) : nullptr;
+  result.status = trainable->Backward(samples.coefficients, {result.gradient.data(), tied.get()});
+  if (tied != nullptr) tied->AddTo(pool, result.tied.data());
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/embedding.h"
 #include "tests/support/plain_trainer.h"
 #include "tests/support/small_model.h"
 
@@ -94,7 +95,7 @@ TEST(TrainableDecoderTest, GivesTheBitsOfThePlainFunctions) {
       EXPECT_TRUE(SameBits(again, plain_log_probs));
       EXPECT_TRUE(SameBits(entropy, plain_entropy));
       const Status backward =
-          trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_embedding()});
+          trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_rows()});
       ASSERT_TRUE(backward.ok()) << backward;
     }
     expected.CloseShard(pool);
@@ -104,6 +105,50 @@ TEST(TrainableDecoderTest, GivesTheBitsOfThePlainFunctions) {
       const std::vector<float> values = gradient.Values(pool, i);
       EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](float g) { return g != 0; }))
           << model.table().at(i).name;
+    }
+  }
+}
+
+// As a whole table would be accumulated and added: with a vocabulary that fills no panel, tokens
+// that come again in other units and microbatches, a shard after one that ended early, a part of
+// the table alone.
+TEST(TiedEmbeddingTest, HasTheBitsOfAWholeTable) {
+  constexpr int32_t kVocabulary = 2083;
+  SmallModelOptions options = Options(true);
+  options.vocab_size = kVocabulary;
+  kernels::Pool pool(2);
+  for (const model::TensorShard shard : {model::TensorShard{0, 1}, {0, 2}, {1, 2}}) {
+    const auto table =
+        ValueOrDie(model::ParameterTable::Of(SmallModelConfig(options), model::Mode::kF32, shard));
+    const model::Parameter& p = table.at(table.embedding());
+    const kernels::RowRange held = {p.held.begin, p.held.end};
+    ASSERT_GT(p.held.size(), 0);
+    Random random(73);
+    const auto tied = ValueOrDie(model::TiedEmbedding::Create(table));
+    const int64_t width = p.columns();
+    std::vector<float> head(static_cast<size_t>(p.num_floats())), expected;
+    for (float& value : head) value = random.Signed();
+    for (size_t i = 0; i < head.size(); i += 7) head[i] = -0.0f;
+    expected = head;
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> whole(head.size());
+      for (int microbatch = 0; microbatch < 3; ++microbatch) {
+        std::vector<int32_t> tokens = RandomTokens(random, 90, kVocabulary);
+        for (size_t i = 60; i < 90; ++i) tokens[i] = tokens[i - 60];
+        std::vector<float> dx(tokens.size() * static_cast<size_t>(width));
+        for (float& value : dx) value = random.Signed();
+        const std::vector<kernels::RowRange> units = {{0, 50}, {50, 90}};
+        tied->Add(pool, tokens, units, dx.data());
+        kernels::EmbeddingGradient(pool, kernels::TableLayout::kPanels32, dx.data(), kVocabulary,
+                                   width, tokens.data(), units, whole.data(), &held);
+      }
+      if (round == 1) {
+        tied->Clear();
+        continue;
+      }
+      tied->AddTo(pool, head.data());
+      kernels::AddInto(pool, static_cast<int64_t>(whole.size()), expected.data(), whole.data());
+      EXPECT_TRUE(SameBits(head, expected)) << shard.rank << " of " << shard.size;
     }
   }
 }
@@ -210,7 +255,7 @@ class SharedPrefixTest : public testing::Test {
     EXPECT_TRUE(forward.ok()) << forward;
     GradientMemory gradient(model.table());
     EXPECT_TRUE(
-        trainable->Backward(groups.coefficients, {gradient.slot.data(), gradient.tied_embedding()})
+        trainable->Backward(groups.coefficients, {gradient.slot.data(), gradient.tied_rows()})
             .ok());
     gradient.CloseShard(pool);
     Result result;
@@ -270,7 +315,7 @@ TEST(TrainableDecoderTest, RefusesMisuseByName) {
   kernels::Pool pool(1);
   const auto trainable = ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, kLimits));
   GradientMemory gradient(model.table());
-  const model::GradientBuffers buffers = {gradient.slot.data(), gradient.tied_embedding()};
+  const model::GradientBuffers buffers = {gradient.slot.data(), gradient.tied_rows()};
   Random random(81);
   const Microbatch good(random, {5, 6}, 1, 67);
   std::vector<float> log_probs(good.rows.size());
@@ -337,8 +382,7 @@ void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
       std::vector<float> values(m.rows.size());
       ASSERT_TRUE(trainable->Forward(model.weights, m.batch(), 0.9f, true, values, {}).ok());
       ASSERT_TRUE(
-          trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_embedding()})
-              .ok());
+          trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_rows()}).ok());
       log_probs.insert(log_probs.end(), values.begin(), values.end());
     }
     gradient.CloseShard(pool);
