@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "core/kernels/isa.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
+#include "core/kernels/transpose.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/optimizer.cc"
@@ -108,20 +110,17 @@ Status OutOfRange(const char* field, double value, const char* range) {
                          std::to_string(value));
 }
 
-// Copies elements [first, first + count) of the flat logical tensor out of panels.
+// Copies elements [first, first + count) of the flat logical tensor out of panels. Whole rows of
+// one panel at once: their elements share cache lines.
 void FlattenPanels(const GradientTensor& tensor, int64_t first, int64_t count, float* out) {
   const int64_t k = tensor.k, end = first + count;
   for (int64_t row = first / k; row * k < end;) {
-    // The rows of one panel at once: their elements share cache lines.
-    const int64_t rows =
-        std::min({kPanelColumns - row % kPanelColumns, tensor.n - row, (end - 1) / k - row + 1});
-    const float* panel = tensor.data + PanelIndex(k, row, 0);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t begin = std::max<int64_t>(0, first - (row + r) * k);
-      const int64_t stop = std::min(k, end - (row + r) * k);
-      float* to = out + (row + r) * k - first;
-      for (int64_t i = begin; i < stop; ++i) to[i] = panel[i * kPanelColumns + r];
-    }
+    const bool whole = row * k >= first && (row + 1) * k <= end;
+    const int64_t rows = whole ? std::min(kPanelColumns - row % kPanelColumns, end / k - row) : 1;
+    const int64_t begin = std::max<int64_t>(0, first - row * k);
+    const int64_t stop = std::min(k, end - row * k);
+    internal::TransposeFloats(tensor.data + PanelIndex(k, row, begin), kPanelColumns, rows,
+                              stop - begin, out + row * k + begin - first, k);
     row += rows;
   }
 }
@@ -137,12 +136,12 @@ double GradientSquareSum(Pool& pool, const GradientTensor& tensor, double before
                   end_chunk = std::min(num_chunks, first_chunk + kChunksPerTask);
     const int64_t first = first_chunk * kRowSumChunk,
                   end = std::min(count, end_chunk * kRowSumChunk);
-    std::vector<float> flat;
+    std::unique_ptr<float[]> flat;
     const float* x = tensor.data + first;
     if (tensor.layout == TableLayout::kPanels32) {
-      flat.resize(end - first);
-      FlattenPanels(tensor, first, end - first, flat.data());
-      x = flat.data();
+      flat = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(end - first));
+      FlattenPanels(tensor, first, end - first, flat.get());
+      x = flat.get();
     }
     for (int64_t c = first_chunk; c < end_chunk; ++c) {
       const int64_t at = c * kRowSumChunk - first;
