@@ -17,6 +17,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(UCX REQUIRED IMPORTED_TARGET ucx)
 
 # LibTorch out of the wheel: torch_cpu and c10 only, no find_package(Torch), so that CUDA stays out of
 # the configure step. The include folder comes last (-idirafter): the wheel carries an old google/protobuf.
