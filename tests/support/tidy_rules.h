@@ -279,6 +279,58 @@ inline Findings CheckTestsAreListed(const std::vector<SourceFile>& files) {
   return findings;
 }
 
+// ---- pages name tests that exist
+
+// "Suite.Test" with a suite that is called like one; "Suite.*" and "Suite.Begin*" name several.
+inline Findings CheckNamedTests(const std::vector<SourceFile>& files) {
+  const auto word = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+  };
+  const auto word_at = [&](const std::string& text, size_t at) {
+    size_t end = at;
+    while (end < text.size() && word(text[end])) ++end;
+    return text.substr(at, end - at);
+  };
+  std::vector<std::string> tests;
+  for (const SourceFile& file : files) {
+    if (!InFolder(file.path, "tests") || !IsCpp(file.path)) continue;
+    for (size_t at = file.text.find("\nTEST"); at != std::string::npos;
+         at = file.text.find("\nTEST", at + 1)) {
+      const size_t open = file.text.find('(', at), comma = file.text.find(',', at);
+      if (open == std::string::npos || comma == std::string::npos || comma < open) continue;
+      const size_t suite = file.text.find_first_not_of(" \n", open + 1);
+      const size_t name = file.text.find_first_not_of(" \n", comma + 1);
+      if (suite == std::string::npos || name == std::string::npos) continue;
+      tests.push_back(word_at(file.text, suite) + "." + word_at(file.text, name));
+    }
+  }
+  Findings findings;
+  for (const SourceFile& file : files) {
+    if (!file.path.ends_with(".md")) continue;
+    EachLine(file.text, [&](size_t number, const std::string& line) {
+      for (size_t dot = line.find('.'); dot != std::string::npos; dot = line.find('.', dot + 1)) {
+        size_t begin = dot;
+        while (begin > 0 && word(line[begin - 1])) --begin;
+        const std::string suite = line.substr(begin, dot - begin);
+        std::string name = word_at(line, dot + 1);
+        const bool several =
+            dot + 1 + name.size() < line.size() && line[dot + 1 + name.size()] == '*';
+        const bool is_suite = HasExtension(suite, {"Test", "Golden", "Tree", "Rule"});
+        if (!is_suite || (name.empty() && !several)) continue;
+        const std::string wanted = suite + "." + name;
+        const bool exists = std::any_of(tests.begin(), tests.end(), [&](const std::string& test) {
+          return several ? test.starts_with(wanted) : test == wanted;
+        });
+        if (!exists) {
+          findings.push_back(At(file.path, number) + "there is no test " + wanted +
+                             (several ? "*" : "") + "; name the one that proves it");
+        }
+      }
+    });
+  }
+  return findings;
+}
+
 // ---- the file itself
 
 inline Findings CheckLicence(const SourceFile& file) {
@@ -419,7 +471,7 @@ inline std::vector<SourceFile> ReadTree(const std::filesystem::path& root) {
       }
       continue;
     }
-    if (!it->is_regular_file() || !IsSource(leaf)) continue;
+    if (!it->is_regular_file() || !(IsSource(leaf) || leaf.ends_with(".md"))) continue;
     std::ifstream in(it->path(), std::ios::binary);
     std::ostringstream bytes;
     bytes << in.rdbuf();

@@ -58,6 +58,7 @@ TEST(TidyTree, NumericsUseNoLibm) {
 }
 TEST(TidyTree, FewFilesIncludeTorch) { EXPECT_THAT(CheckTorchFiles(Tree()), IsEmpty()); }
 TEST(TidyTree, EveryTestIsBuilt) { EXPECT_THAT(CheckTestsAreListed(Tree()), IsEmpty()); }
+TEST(TidyTree, PagesNameTestsThatExist) { EXPECT_THAT(CheckNamedTests(Tree()), IsEmpty()); }
 TEST(TidyTree, MathExceptionsAreNeeded) {
   for (const MathException& e : MathExceptions()) {
     EXPECT_FALSE(e.reason.empty()) << e.path;
@@ -168,6 +169,19 @@ TEST(TidyRule, TestsAreListed) {
   };
   EXPECT_THAT(CheckTestsAreListed(files),
               ElementsAre(HasSubstr("unit/a/two_test.cc"), HasSubstr("unit/b/one_test.cc")));
+}
+
+TEST(TidyRule, NamedTests) {
+  const std::vector<SourceFile> files = {
+      {"tests/unit/a/one_test.cc", "\nTEST(ATest, Adds) {}\nTEST_F(\n    BTest, Ends) {}\n"},
+      {"core/a.cc", "\nTEST(ATest, Lies) {}\n"},
+      {"docs/a.md",
+       "`a_test: ATest.Adds`, `BTest.*`, `ATest.A*`. A Test.\n`ATest.Lies`\n`ATest.Add`, "
+       "`CTest.*`"},
+  };
+  EXPECT_THAT(CheckNamedTests(files),
+              ElementsAre(HasSubstr("docs/a.md:2: there is no test ATest.Lies"),
+                          HasSubstr("ATest.Add;"), HasSubstr("CTest.*")));
 }
 
 TEST(TidyRule, Licence) {
