@@ -170,38 +170,31 @@ void Chain(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, bool resum
   WithRows<kMaxRows>(rows, [&](auto n) { ChainTile<n()>(a, b, k, resume, c, ldc); });
 }
 
-// 16 floats -> 8 pairs, rounded as bf16.h says.
-TITAN_DOT_INLINE __m256i RoundPairs(__m512i bits) {
-  // The unmasked forms are uninitialized in the eyes of GCC 12.
-  constexpr __mmask16 kAll = 0xffff;
-  constexpr __mmask8 kAllPairs = 0xff;
-  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
-  const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(0x00800000));
-  const __mmask16 nan = _mm512_cmpgt_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
-  const __m512i flushed =
-      _mm512_mask_and_epi32(bits, tiny, bits, _mm512_set1_epi32(static_cast<int>(0x80000000u)));
-  const __m512i even =
-      _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, flushed, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(flushed, _mm512_set1_epi32(0x7fff)), even);
-  rounded = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc00000));
-  rounded = _mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-  // In a 64-bit lane the even k is the lower float: its upper half stays, the odd one's goes below.
-  return _mm512_maskz_cvtepi64_epi32(
-      kAllPairs, _mm512_or_si512(rounded, _mm512_maskz_srli_epi64(kAllPairs, rounded, 48)));
+// 32 floats -> 16 pairs, rounded as bf16.h says; the instruction itself keeps the payload of a NaN.
+TITAN_DOT_INLINE __m512i RoundPairs(__m512 first, __m512 second) {
+  const __mmask32 nan = _mm512_kunpackw(_mm512_cmp_ps_mask(second, second, _CMP_UNORD_Q),
+                                        _mm512_cmp_ps_mask(first, first, _CMP_UNORD_Q));
+  const __m512i rounded = _mm512_mask_mov_epi16((__m512i)_mm512_cvtne2ps_pbh(second, first), nan,
+                                                _mm512_set1_epi16(0x7fc0));
+  // The even k goes to the upper half. The unmasked form is uninitialized in the eyes of GCC 12.
+  return _mm512_maskz_rol_epi32(0xffff, rounded, 16);
 }
 
 // count steps, count even or the last one padded with +0.
 void RoundRow(const float* x, int64_t count, uint32_t* pairs) {
   int64_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + i / 2),
-                        RoundPairs(_mm512_loadu_si512(x + i)));
+  for (; i + 32 <= count; i += 32) {
+    _mm512_storeu_si512(pairs + i / 2,
+                        RoundPairs(_mm512_loadu_ps(x + i), _mm512_loadu_ps(x + i + 16)));
   }
   if (i == count) return;
   const auto left = static_cast<unsigned>(count - i);
-  const __m512i part = _mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << left) - 1), x + i);
-  _mm256_mask_storeu_epi32(pairs + i / 2, static_cast<__mmask8>((1u << ((left + 1) / 2)) - 1),
-                           RoundPairs(part));
+  const uint32_t steps = (1u << left) - 1;
+  const __m512i part =
+      RoundPairs(_mm512_maskz_loadu_ps(static_cast<__mmask16>(steps), x + i),
+                 _mm512_maskz_loadu_ps(static_cast<__mmask16>(steps >> 16), x + i + 16));
+  _mm512_mask_storeu_epi32(pairs + i / 2, static_cast<__mmask16>((1u << ((left + 1) / 2)) - 1),
+                           part);
 }
 
 constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, kMaxLoneRows, &Output, &Chain};
@@ -212,6 +205,8 @@ void HardwareDotStep16(const uint32_t* x, const uint32_t* w, float* acc) {
   _mm512_storeu_ps(acc, _mm512_dpbf16_ps(_mm512_loadu_ps(acc), (__m512bh)_mm512_loadu_si512(x),
                                          (__m512bh)_mm512_loadu_si512(w)));
 }
+
+void HardwareRoundPairs16(const float* x, uint32_t* pairs) { RoundRow(x, 32, pairs); }
 
 void PackPairs(const float* x, int64_t ldx, int rows, int64_t k, Bf16Pair* packed) {
   static_assert(sizeof(Bf16Pair) == sizeof(uint32_t));
@@ -297,6 +292,26 @@ bool DotStepIsAsDefined(DotStep16 step) {
   return true;
 }
 
+bool RoundingIsAsDefined(RoundPairs16 round) {
+  constexpr uint32_t kCutOff[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+  const NumericThread environment;
+  float x[2 * kLanes];
+  uint32_t pairs[kLanes];
+  for (uint32_t upper = 0; upper < 1u << 16; upper += 2 * kLanes) {
+    for (const uint32_t lower : kCutOff) {
+      for (uint32_t i = 0; i < 2 * kLanes; ++i) {
+        x[i] = std::bit_cast<float>((upper + i) << 16 | lower);
+      }
+      round(x, pairs);
+      for (int i = 0; i < kLanes; ++i) {
+        const uint32_t even = RoundToBf16(x[2 * i]).bits, odd = RoundToBf16(x[2 * i + 1]).bits;
+        if (pairs[i] != (even << 16 | odd)) return false;
+      }
+    }
+  }
+  return true;
+}
+
 bool CpuHasDot() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
@@ -305,7 +320,8 @@ bool CpuHasDot() {
 }
 
 bool DotIsAdmitted() {
-  static const bool admitted = CpuHasDot() && DotStepIsAsDefined(&HardwareDotStep16);
+  static const bool admitted = CpuHasDot() && DotStepIsAsDefined(&HardwareDotStep16) &&
+                               RoundingIsAsDefined(&HardwareRoundPairs16);
   return admitted;
 }
 

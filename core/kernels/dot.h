@@ -4,8 +4,9 @@
 // vdpbf16ps. It takes two steps of a chain at once: acc + the product of the upper halves, rounded,
 // then + the product of the lower halves, rounded; denormals are zeros. With the even k in the
 // upper half those are the chain's own steps, so it gives the bits of the tile kernels on the
-// upconverted operands. Whether this machine's instruction does so is found out before it is used:
-// the probe. Which of the two runs is speed only, logged and in no contract.
+// upconverted operands. Whether this machine's instruction does so, and whether its conversion
+// rounds as ours, is found out before they are used: the probe. Which of the two runs is speed
+// only, logged and in no contract.
 //
 // All functions but SetIsa's are pure and for any thread. The kernels run in the numeric
 // environment (isa.h).
@@ -29,11 +30,19 @@ using DotStep16 = void (*)(const uint32_t* x, const uint32_t* w, float* acc);
 // both signs, overflow. Takes about a millisecond.
 bool DotStepIsAsDefined(DotStep16 step);
 
+// pairs[16] of x[32], rounded as bf16.h says, the even k in the upper half.
+using RoundPairs16 = void (*)(const float* x, uint32_t* pairs);
+
+// True when `round` has those bits for every sign, exponent and leading bits of the fraction, NaN
+// among them, with what is cut off below, at and above the middle. Takes about a millisecond.
+bool RoundingIsAsDefined(RoundPairs16 round);
+
 // The CPU and the system have AVX-512 (isa.h) with AVX512_BF16.
 bool CpuHasDot();
-// vdpbf16ps itself. REQUIRES: CpuHasDot().
+// vdpbf16ps itself, and vcvtne2ps2bf16 with canonical NaNs. REQUIRES: CpuHasDot().
 void HardwareDotStep16(const uint32_t* x, const uint32_t* w, float* acc);
-// Both: what isa.h admits. Probed once.
+void HardwareRoundPairs16(const float* x, uint32_t* pairs);
+// All of it: what isa.h admits. Probed once.
 bool DotIsAdmitted();
 
 // REQUIRES: DotIsAdmitted().

@@ -56,9 +56,9 @@ struct Product {
   const W* panel(int64_t p) const {
     return panels + p * kPanelColumns * PanelDepth(kElementOf<W>, k());
   }
-  // Each chain in one go; else in parts.
-  bool whole(int max_rows) const {
-    return k() <= CurrentBlocking().whole_chain || rows->m <= max_rows;
+  // Each chain in one go; else in parts. `depth` is that of a packed row.
+  bool whole(int64_t depth, int max_rows) const {
+    return depth <= CurrentBlocking().whole_chain || rows->m <= max_rows;
   }
 };
 
@@ -67,14 +67,26 @@ template <typename A>
 struct Block {
   const RowTiles& tiles;
   int64_t t0, t1;
-  const A* packed;  // [tile][RowDepth(k)][rows of tile]
+  A* packed;  // [tile][RowDepth(k)][rows of tile]
+  // Not packed yet: ShortChains does it.
+  bool raw;
 
   int64_t first() const { return tiles.begin(t0); }
   int64_t rows() const { return tiles.begin(t1 - 1) + tiles.rows(t1 - 1) - first(); }
   // Tile t from step k0 on.
-  const A* tile(int64_t t, int64_t k, int64_t k0 = 0) const {
+  A* tile(int64_t t, int64_t k, int64_t k0 = 0) const {
     return packed + (tiles.begin(t) - first()) * internal::RowDepth<A>(k) +
            internal::RowDepth<A>(k0) * tiles.rows(t);
+  }
+  void Pack(const LinearRows& r, int64_t t) const {
+    internal::PackRowsAs(r.inputs, r.x + tiles.begin(t) * r.ldx, r.ldx, tiles.rows(t), r.k,
+                         tile(t, r.k));
+  }
+  // What is fetched while tile t meets its first panel: the rows of the tile after it.
+  internal::Ahead NextRows(const LinearRows& r, int64_t t, int64_t panel_bytes) const {
+    const int64_t row_bytes = r.ldx * static_cast<int64_t>(sizeof(float));
+    return {reinterpret_cast<const char*>(r.x) + tiles.begin(t + 1) * row_bytes,
+            tiles.rows(t + 1) * row_bytes * internal::Ahead::kStep / panel_bytes};
   }
 };
 
@@ -85,6 +97,16 @@ void AddRows(const float* in, int64_t rows, int columns, const float* addend, fl
     for (int j = 0; j < columns; ++j) {
       out[r * ldo + j] = addend[r * ldo + j] + in[r * kPanelColumns + j];
     }
+  }
+}
+
+// Fetches the rows of an output tile, which is written when its chains end: a store that misses
+// would hold up those of the next tiles.
+void FetchOutput(const float* out, int64_t ldo, int rows) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  for (int r = 0; r < rows; ++r) {
+    _mm_prefetch(reinterpret_cast<const char*>(out + r * ldo), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(out + r * ldo + kLine), _MM_HINT_T1);
   }
 }
 
@@ -102,8 +124,13 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
     for (int64_t t = block.t0; t < block.t1; ++t) {
       const int64_t at = block.tiles.begin(t) * product.ldo + p * kPanelColumns;
       const int rows = block.tiles.rows(t);
+      const bool raw = block.raw && p == p0;
+      if (raw) block.Pack(*product.rows, t);
       const auto ahead =
-          internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
+          raw && t + 1 < block.t1
+              ? block.NextRows(*product.rows, t, panel_elements * static_cast<int64_t>(sizeof(W)))
+              : internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
+      FetchOutput(product.out + at, product.ldo, rows);
       if (product.addend == nullptr) {
         tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, product.out + at,
                     product.ldo, columns, ahead);
@@ -208,33 +235,47 @@ uint64_t NextCall() {
   return calls.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// The rows of one block of a call, all of the call's different ones side by side, packed in the
-// calling thread's memory; a thread that takes several tasks of a block packs it once.
+// Where the rows of one block of a call are packed, all of the call's different ones side by side,
+// in the calling thread's memory; a thread that takes several tasks of a block packs each once.
 template <typename A>
-const A* PackBlock(const Cut& cut, uint64_t call, int64_t block,
-                   std::span<const LinearRows* const> rows) {
+class BlockRows {
+ public:
+  BlockRows(const Cut& cut, uint64_t call, int64_t block, std::span<const LinearRows* const> rows)
+      : tiles_(cut.tiles), t0_(cut.first_tile(block)), t1_(cut.first_tile(block + 1)), rows_(rows) {
+    int64_t depth = 0;
+    for (const LinearRows* r : rows) depth += internal::RowDepth<A>(r->k);
+    at_ = internal::ScratchRows<A>((tiles_.begin(t1_) - tiles_.begin(t0_)) * depth);
+    if (packed_.call == call && packed_.block == block) return;
+    packed_.call = call;
+    packed_.block = block;
+    packed_.done.assign(rows.size(), false);
+  }
+  // Those of a product; products of the same rows come one after the other.
+  Block<A> Of(const LinearRows* rows) {
+    if (rows_[index_] != rows) {
+      at_ += (tiles_.begin(t1_) - tiles_.begin(t0_)) * internal::RowDepth<A>(rows_[index_]->k);
+      ++index_;
+    }
+    return {tiles_, t0_, t1_, at_, !packed_.done[index_]};
+  }
+  void SetPacked() { packed_.done[index_] = true; }
+
+ private:
   struct Packed {
     uint64_t call = 0;
     int64_t block = 0;
+    std::vector<bool> done;  // of the different rows
   };
-  thread_local Packed packed;
-  const int64_t t0 = cut.first_tile(block), t1 = cut.first_tile(block + 1);
-  const int64_t first = cut.tiles.begin(t0), count = cut.tiles.begin(t1) - first;
-  int64_t depth = 0;
-  for (const LinearRows* r : rows) depth += internal::RowDepth<A>(r->k);
-  A* buffer = internal::ScratchRows<A>(count * depth);
-  if (packed.call == call && packed.block == block) return buffer;
-  A* to = buffer;
-  for (const LinearRows* r : rows) {
-    for (int64_t t = t0; t < t1; ++t) {
-      const int height = cut.tiles.rows(t);
-      internal::PackRowsAs(r->inputs, r->x + cut.tiles.begin(t) * r->ldx, r->ldx, height, r->k, to);
-      to += height * internal::RowDepth<A>(r->k);
-    }
-  }
-  packed = {call, block};
-  return buffer;
-}
+  static thread_local Packed packed_;
+
+  const RowTiles& tiles_;
+  const int64_t t0_, t1_;
+  const std::span<const LinearRows* const> rows_;
+  size_t index_ = 0;
+  A* at_;
+};
+template <typename A>
+thread_local typename BlockRows<A>::Packed BlockRows<A>::packed_;
 
 // All products over all their panels, which are `panel_count` together. Those of the same rows
 // stand side by side.
@@ -246,13 +287,15 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
   const internal::Blocking& blocking = CurrentBlocking();
   const int64_t m = products[0].rows->m;
   const int max_rows = m <= tile.lone_rows ? tile.lone_rows : tile.max_rows;
+  const auto depth_of = [](const Product<W>& product) {
+    return internal::RowDepth<A>(product.k());
+  };
   int64_t block_rows = m;
   std::vector<const LinearRows*> rows;
   for (const Product<W>& product : products) {
-    block_rows =
-        std::min(block_rows, product.whole(max_rows)
-                                 ? blocking.row_block_floats / internal::RowDepth<A>(product.k())
-                                 : blocking.long_chain_rows);
+    block_rows = std::min(block_rows, product.whole(depth_of(product), max_rows)
+                                          ? blocking.row_block_floats / depth_of(product)
+                                          : blocking.long_chain_rows);
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
   const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
@@ -260,21 +303,21 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
     const int64_t index = task / cut.groups;
     const int64_t first = task % cut.groups * cut.group;
     const int64_t last = std::min(panel_count, first + cut.group);
-    Block<A> block{cut.tiles, cut.first_tile(index), cut.first_tile(index + 1),
-                   PackBlock<A>(cut, call, index, rows)};
-    const LinearRows* packed = rows[0];
+    BlockRows<A> block_rows_of(cut, call, index, rows);
     for (const Product<W>& product : products) {
-      if (product.rows != packed) {
-        block.packed += block.rows() * internal::RowDepth<A>(packed->k);
-        packed = product.rows;
-      }
+      const Block<A> block = block_rows_of.Of(product.rows);
       const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
       const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
-      if (product.whole(max_rows)) {
+      if (p0 >= p1) continue;
+      if (product.whole(depth_of(product), max_rows)) {
         ShortChains(tile, block, product, p0, p1);
       } else {
+        if (block.raw) {
+          for (int64_t t = block.t0; t < block.t1; ++t) block.Pack(*product.rows, t);
+        }
         for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);
       }
+      block_rows_of.SetPacked();
     }
   });
 }

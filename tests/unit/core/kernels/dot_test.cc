@@ -80,6 +80,42 @@ TEST(DotProbeTest, AdmitsTheDefinedStepAndNoOther) {
   EXPECT_FALSE(internal::DotStepIsAsDefined(&Step16<SaturatesAtTheLargest>));
 }
 
+// pairs[16] of x[32] by a rounding of one float.
+template <uint16_t (*kRound)(float)>
+void Pairs16(const float* x, uint32_t* pairs) {
+  for (int i = 0; i < 16; ++i) {
+    pairs[i] = static_cast<uint32_t>(kRound(x[2 * i])) << 16 | kRound(x[2 * i + 1]);
+  }
+}
+uint32_t BitsOf(float x) { return std::bit_cast<uint32_t>(x); }
+uint16_t Defined(float x) { return RoundToBf16(x).bits; }
+uint16_t CutOff(float x) {
+  return std::isnan(x) ? Defined(x) : Defined(std::bit_cast<float>(BitsOf(x) & 0xffff0000u));
+}
+uint16_t TiesAway(float x) {
+  const bool finite = (BitsOf(x) & 0x7f800000u) - 0x00800000u < 0x7f000000u;
+  return finite ? static_cast<uint16_t>((BitsOf(x) + 0x8000u) >> 16) : Defined(x);
+}
+uint16_t KeepsDenormalFloats(float x) {
+  return BitsOf(x) << 1 < 0x01000000u ? static_cast<uint16_t>(BitsOf(x) >> 16) : Defined(x);
+}
+uint16_t KeepsThePayload(float x) {
+  return std::isnan(x) ? static_cast<uint16_t>(BitsOf(x) >> 16 | 0x40u) : Defined(x);
+}
+void OddAbove(const float* x, uint32_t* pairs) {
+  Pairs16<Defined>(x, pairs);
+  for (int i = 0; i < 16; ++i) pairs[i] = std::rotl(pairs[i], 16);
+}
+
+TEST(DotProbeTest, AdmitsTheDefinedRoundingAndNoOther) {
+  EXPECT_TRUE(internal::RoundingIsAsDefined(&Pairs16<Defined>));
+  EXPECT_FALSE(internal::RoundingIsAsDefined(&Pairs16<CutOff>));
+  EXPECT_FALSE(internal::RoundingIsAsDefined(&Pairs16<TiesAway>));
+  EXPECT_FALSE(internal::RoundingIsAsDefined(&Pairs16<KeepsDenormalFloats>));
+  EXPECT_FALSE(internal::RoundingIsAsDefined(&Pairs16<KeepsThePayload>));
+  EXPECT_FALSE(internal::RoundingIsAsDefined(&OddAbove));
+}
+
 TEST(DotProbeTest, WhatIsInUseFollowsTheProbeAndTheForcedSet) {
   if (!internal::CpuHasDot()) {
     EXPECT_FALSE(internal::DotIsAdmitted());
@@ -87,7 +123,9 @@ TEST(DotProbeTest, WhatIsInUseFollowsTheProbeAndTheForcedSet) {
     EXPECT_FALSE(DotInUse());
     GTEST_SKIP() << "this CPU has no AVX512_BF16";
   }
-  EXPECT_EQ(internal::DotIsAdmitted(), internal::DotStepIsAsDefined(&internal::HardwareDotStep16));
+  EXPECT_EQ(internal::DotIsAdmitted(),
+            internal::DotStepIsAsDefined(&internal::HardwareDotStep16) &&
+                internal::RoundingIsAsDefined(&internal::HardwareRoundPairs16));
   EXPECT_EQ(SetIsa("avx512_bf16").ok(), internal::DotIsAdmitted());
   ASSERT_TRUE(SetIsa("avx512").ok());
   EXPECT_FALSE(DotInUse());
