@@ -59,6 +59,10 @@ class Store final : public weightstore::v1::WeightStoreService::Service {
     response->set_epoch(++epoch_);
     return grpc::Status::OK;
   }
+  grpc::Status GetStoredModel(grpc::ServerContext*, const weightstore::v1::GetStoredModelRequest*,
+                              weightstore::v1::GetStoredModelResponse*) override {
+    return {grpc::StatusCode::NOT_FOUND, "no such model"};
+  }
   uint64_t epoch_ = 0;
 };
 
