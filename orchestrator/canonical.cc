@@ -133,6 +133,7 @@ std::string Of(const EvaluationDone& f) {
 std::string Of(const CommandGiven& f) {
   return Line("command").Text("kind", f.kind).Text("reason", f.reason).Take();
 }
+std::string Of(const MessageTold& f) { return Line("message").Text("text", f.text).Take(); }
 
 }  // namespace
 
@@ -143,7 +144,9 @@ std::string CanonicalLine(const Fact& fact) {
 std::vector<std::string> CanonicalForm(const std::vector<Fact>& facts) {
   std::vector<std::string> lines;
   lines.reserve(facts.size());
-  for (const Fact& fact : facts) lines.push_back(CanonicalLine(fact));
+  for (const Fact& fact : facts) {
+    if (!std::holds_alternative<MessageTold>(fact.body)) lines.push_back(CanonicalLine(fact));
+  }
   std::sort(lines.begin(), lines.end());
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   return lines;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/base/nearest_name.h"
 #include "core/base/philox.h"
 #include "core/formats/json.h"
 
@@ -44,6 +45,14 @@ StatusOr<std::vector<ChatMessage>> ParseMessages(const Json& list, std::string_v
     messages.push_back({item["role"].get<std::string>(), item["content"].get<std::string>()});
   }
   return messages;
+}
+
+// A field of the row that may be `name`, misspelt.
+std::string MeantBy(const Json& row, const std::string& name) {
+  std::vector<std::string> fields;
+  for (const auto& [key, value] : row.items()) fields.push_back(key);
+  const std::string nearest = NearestName(name, fields);
+  return nearest.empty() ? "" : "; did you mean it by \"" + nearest + "\"?";
 }
 
 StatusOr<DataRow> ParseRow(std::string_view text, std::string_view file, uint64_t line) {
@@ -97,8 +106,8 @@ StatusOr<DataRow> ParseRow(std::string_view text, std::string_view file, uint64_
       rest[key] = value;
     }
   }
-  if (row.id.empty()) return AtLine(file, line, "id", "is required");
-  if (!has_prompt) return AtLine(file, line, "prompt", "is required");
+  if (row.id.empty()) return AtLine(file, line, "id", "is required" + MeantBy(rest, "id"));
+  if (!has_prompt) return AtLine(file, line, "prompt", "is required" + MeantBy(rest, "prompt"));
   row.metadata_json = rest.dump();
   return row;
 }

@@ -37,6 +37,7 @@ struct SubmitJob {
   std::shared_ptr<const JobSpec> spec;  // checked
   std::string spec_bytes;
   std::string data_digest;
+  std::string spec_digest;                 // of the spec as it was sent
   std::shared_ptr<const Dataset> dataset;  // prompts tokenized
   std::vector<TokenId> stop_token_ids;
 };

@@ -33,6 +33,7 @@ struct JobSubmitted {
   std::string request_id;
   std::string run_id;
   std::string data_digest;  // of the data file's bytes; empty: not known
+  std::string spec_digest;  // of the spec as it was sent: names in it may stand for ids by now
 };
 struct StateChanged {
   JobState state = JobState::kQueued;
@@ -87,12 +88,18 @@ struct CommandGiven {
   std::string request_id;
   std::string reason;
 };
+// What watchers were told; here so that the numbers of their events go on after a restart. Not part
+// of the canonical form.
+struct MessageTold {
+  std::string text;
+};
 
 struct Fact {
   std::string job_id;
   Instant at;
   std::variant<JobSubmitted, StateChanged, GroupAdmitted, RolloutStarted, SampleGenerated,
-               SampleScored, GroupClosed, StepPlanned, StepDone, EvaluationDone, CommandGiven>
+               SampleScored, GroupClosed, StepPlanned, StepDone, EvaluationDone, CommandGiven,
+               MessageTold>
       body;
 };
 

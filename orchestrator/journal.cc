@@ -25,7 +25,8 @@ bool IsListed(const Fact& fact) {
          std::holds_alternative<StateChanged>(fact.body) ||
          std::holds_alternative<StepDone>(fact.body) ||
          std::holds_alternative<EvaluationDone>(fact.body) ||
-         std::holds_alternative<CommandGiven>(fact.body);
+         std::holds_alternative<CommandGiven>(fact.body) ||
+         std::holds_alternative<MessageTold>(fact.body);
 }
 
 // u32 n, n x i32 token ids, n x f32 log-probs, little-endian.
@@ -90,7 +91,7 @@ StatusOr<pb::Fact> Journal::Encode(const Fact& fact) {
   if (const auto* f = std::get_if<JobSubmitted>(&fact.body)) {
     auto& m = *out.mutable_job_submitted();
     m.set_spec(f->spec_bytes);
-    m.set_spec_digest(ToHex(Hash64(f->spec_bytes)));
+    m.set_spec_digest(f->spec_digest);
     m.set_request_id(f->request_id);
     m.set_run_id(f->run_id);
     m.set_data_digest(f->data_digest);
@@ -152,6 +153,8 @@ StatusOr<pb::Fact> Journal::Encode(const Fact& fact) {
     m.set_kind(f->kind);
     m.set_request_id(f->request_id);
     m.set_reason(f->reason);
+  } else if (const auto* f = std::get_if<MessageTold>(&fact.body)) {
+    out.mutable_message_told()->set_text(f->text);
   }
   return out;
 }
@@ -181,7 +184,8 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
   switch (in.fact_case()) {
     case pb::Fact::kJobSubmitted: {
       const auto& m = in.job_submitted();
-      fact.body = JobSubmitted{m.spec(), m.request_id(), m.run_id(), m.data_digest()};
+      fact.body =
+          JobSubmitted{m.spec(), m.request_id(), m.run_id(), m.data_digest(), m.spec_digest()};
       break;
     }
     case pb::Fact::kStateChanged:
@@ -249,6 +253,9 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
       fact.body = CommandGiven{m.kind(), m.request_id(), m.reason()};
       break;
     }
+    case pb::Fact::kMessageTold:
+      fact.body = MessageTold{in.message_told().text()};
+      break;
     case pb::Fact::FACT_NOT_SET:
       return DataLoss("journal: a fact of job " + job_id +
                       " is of a kind this version does not know");
@@ -304,9 +311,11 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
                              Decode(job_id, *value, [](const SampleGenerated&) { return false; }));
       if (const auto* f = std::get_if<JobSubmitted>(&fact.body)) {
         job.spec_bytes = f->spec_bytes;
+        if (!info.run_id.empty()) job.past_run_ids.push_back(info.run_id);
         info.request_id = f->request_id;
         info.run_id = f->run_id;
         info.data_digest = f->data_digest;
+        info.spec_digest = f->spec_digest;
         if (info.spec == nullptr) info.submitted_unix_ms = UnixMs(fact.at);
         TITAN_ASSIGN_OR_RETURN(JobSpec spec, codec_.decode_spec(f->spec_bytes));
         info.spec = std::make_shared<const JobSpec>(std::move(spec));
@@ -330,10 +339,8 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
     if (info.spec == nullptr) return DataLoss("journal: job " + job_id + " has no submission");
     jobs.push_back(std::move(job));
   }
-  // By the number in the id: clocks may be set back, and two jobs may share a millisecond.
   std::sort(jobs.begin(), jobs.end(), [](const JournaledJob& a, const JournaledJob& b) {
-    return std::pair(a.info.job_id.size(), a.info.job_id) <
-           std::pair(b.info.job_id.size(), b.info.job_id);
+    return SubmittedBefore(a.info, b.info);
   });
   return jobs;
 }

@@ -42,8 +42,10 @@ struct JournalCodec {
 struct JournaledJob {
   JobInfo info;
   std::string spec_bytes;
-  bool cancelled = false;   // STOPPING, and because of a cancellation
-  std::vector<Fact> facts;  // JobSubmitted, StateChanged, StepDone, EvaluationDone, CommandGiven
+  bool cancelled = false;                 // STOPPING, and because of a cancellation
+  std::vector<std::string> past_run_ids;  // that it had before restarts, the first one first
+  // JobSubmitted, StateChanged, StepDone, EvaluationDone, CommandGiven, MessageTold.
+  std::vector<Fact> facts;
 };
 
 class Journal {

@@ -2,6 +2,7 @@
 #include "orchestrator/reports.h"
 
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 namespace titan::orchestrator {
@@ -29,6 +30,11 @@ StepReport CanonicalOf(StepReport report) {
 EvaluationReport CanonicalOf(EvaluationReport report) {
   report.seconds_since_running = 0;
   return report;
+}
+
+bool SubmittedBefore(const JobInfo& a, const JobInfo& b) {
+  return std::pair(a.job_id.size(), std::string_view(a.job_id)) <
+         std::pair(b.job_id.size(), std::string_view(b.job_id));
 }
 
 }  // namespace titan::orchestrator

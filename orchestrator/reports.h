@@ -101,9 +101,10 @@ struct JobInfo {
   std::string run_id;
   std::string request_id;
   std::string data_digest;  // of the data file's bytes when it was submitted; empty: not known
+  std::string spec_digest;  // of the spec as it was sent
   std::shared_ptr<const JobSpec> spec;
   JobState state = JobState::kQueued;
-  std::string reason;
+  std::string reason;  // of the end, or what it waits for
   uint64_t steps_done = 0;
   int64_t submitted_unix_ms = 0;
   int64_t running_unix_ms = 0;
@@ -112,6 +113,9 @@ struct JobInfo {
   std::vector<EvaluationReport> evaluations;
   ParityTotals parity;
 };
+// The order of the queue and of lists: by the number in the id. Clocks may be set back, and two
+// jobs may share a millisecond.
+bool SubmittedBefore(const JobInfo& a, const JobInfo& b);
 
 }  // namespace titan::orchestrator
 

@@ -21,7 +21,11 @@ void RunEngine::Restore(std::vector<RestoredJob> jobs, Instant now) {
   TITAN_CHECK(jobs_.empty());
   for (const RestoredJob& restored : jobs) {
     JobInfo& job = jobs_[restored.info.job_id] = restored.info;
+    past_runs_.insert(past_runs_.end(), restored.past_run_ids.begin(), restored.past_run_ids.end());
     if (!IsFinal(job.state)) RestoreUnfinished(restored, job, now);
+  }
+  for (const std::string& run_id : past_runs_) {
+    out_.DoDurably(EndRun{run_id, WorkerName{}});
   }
 }
 
@@ -33,12 +37,13 @@ void RunEngine::RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Ins
       // The run may have its first version at the weight store, and a run cannot begin twice.
       job.run_id = restored.next_run_id;
       out_.Append(job.job_id, now,
-                  JobSubmitted{restored.spec_bytes, job.request_id, job.run_id, job.data_digest});
+                  JobSubmitted{restored.spec_bytes, job.request_id, job.run_id, job.data_digest,
+                               job.spec_digest});
       out_.Append(job.job_id, now, StateChanged{JobState::kQueued, ""});
       job.state = JobState::kQueued;
       job.reason.clear();
       out_.DoDurably(ReportJob{job});
-      out_.DoDurably(EndRun{old_run_id, WorkerName{}});
+      past_runs_.push_back(old_run_id);
       [[fallthrough]];
     case JobState::kQueued: {
       SubmitJob waiting;
@@ -48,8 +53,9 @@ void RunEngine::RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Ins
       waiting.spec = job.spec;
       waiting.spec_bytes = restored.spec_bytes;
       queue_.push_back(std::move(waiting));
-      out_.DoDurably(ReportMessage{
-          job.job_id, "the orchestrator was started again; the job keeps its place in the queue"});
+      job.reason = "waits until its data and model are read again after a restart";
+      Tell(job.job_id, "the orchestrator was started again; the job keeps its place in the queue",
+           now);
       return;
     }
     case JobState::kStopping:
@@ -71,7 +77,7 @@ void RunEngine::RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Ins
                    " steps were done); submit it again: this version does not resume jobs",
                now);
   }
-  out_.DoDurably(EndRun{old_run_id, WorkerName{}});
+  past_runs_.push_back(old_run_id);
 }
 
 void RunEngine::Handle(const Event& event, Instant now) {
@@ -91,8 +97,13 @@ void RunEngine::SetState(JobInfo& job, JobState state, const std::string& reason
   out_.DoDurably(ReportJob{job});
 }
 
-void RunEngine::Message(const std::string& text) {
-  if (run_.has_value()) out_.DoDurably(ReportMessage{run_->job->job_id, text});
+void RunEngine::Tell(const std::string& job_id, const std::string& text, Instant now) {
+  out_.Append(job_id, now, MessageTold{text});
+  out_.DoDurably(ReportMessage{job_id, text});
+}
+
+void RunEngine::Message(const std::string& text, Instant now) {
+  if (run_.has_value()) Tell(run_->job->job_id, text, now);
 }
 
 void RunEngine::On(const SubmitJob& event, Instant now) {
@@ -102,9 +113,11 @@ void RunEngine::On(const SubmitJob& event, Instant now) {
   job.run_id = event.run_id;
   job.request_id = event.request_id;
   job.data_digest = event.data_digest;
+  job.spec_digest = event.spec_digest;
   job.spec = event.spec;
   out_.Append(job.job_id, now,
-              JobSubmitted{event.spec_bytes, event.request_id, event.run_id, event.data_digest});
+              JobSubmitted{event.spec_bytes, event.request_id, event.run_id, event.data_digest,
+                           event.spec_digest});
   SetState(job, JobState::kQueued, "", now);
   queue_.push_back(event);
 }
@@ -117,6 +130,7 @@ void RunEngine::On(const JobPrepared& event, Instant now) {
   if (event.status.ok()) {
     waiting->dataset = event.dataset;
     waiting->stop_token_ids = event.stop_token_ids;
+    jobs_.at(event.job_id).reason.clear();
     return;
   }
   queue_.erase(waiting);
@@ -149,12 +163,15 @@ void RunEngine::On(const WorkerReady& event, Instant now) {
       break;
     case WorkerRole::kTrainer:
       trainers_[event.name.worker_id] = event.name;
+      for (const std::string& run_id : std::exchange(past_runs_, {})) {
+        out_.DoDurably(EndRun{run_id, event.name});
+      }
       break;
     case WorkerRole::kWeightStore:
       weight_stores_[event.name.worker_id] = event.name;
       break;
   }
-  Message(event.name.worker_id + " joined");
+  Message(event.name.worker_id + " joined", now);
 }
 
 void RunEngine::On(const WorkerSilent& event, Instant) {
@@ -168,13 +185,15 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
   if (fleet_.Leave(event.name, &reissued)) {
     last_lost_[WorkerRole::kGenerator] = lost;
     counters_.samples_reissued += reissued;
-    Message(id + " was lost (" + event.reason + ")" +
-            (reissued == 0 ? "" : "; " + std::to_string(reissued) + " samples are issued again"));
+    Message(
+        id + " was lost (" + event.reason + ")" +
+            (reissued == 0 ? "" : "; " + std::to_string(reissued) + " samples are issued again"),
+        now);
     return;
   }
   if (scorer_.Leave(event.name, now)) {
     last_lost_[WorkerRole::kReward] = lost;
-    Message(id + " was lost (" + event.reason + "); its items are sent again");
+    Message(id + " was lost (" + event.reason + "); its items are sent again", now);
     return;
   }
   const auto trainer = trainers_.find(id);
@@ -210,8 +229,8 @@ std::string RunEngine::WhereLost(const WorkerLost& event) const {
     where = "after the last step";
   }
   return where + " (" + event.reason + "); titanctl logs " + event.name.worker_id +
-         " shows its last words; start the cluster anew (titanctl down, then titanctl up) and "
-         "submit the job again";
+         " shows its last words; start the cluster anew (titanctl status says how) and submit the "
+         "job again";
 }
 
 void RunEngine::Advance(Instant now) {
@@ -296,6 +315,7 @@ void RunEngine::AdvanceStart(Instant now) {
     return;
   }
   const std::string missing = MissingWorkers();
+  run_->job->reason = missing.empty() ? "" : "waits: " + missing;
   if (missing.empty()) {
     run_->trainer = trainers_.begin()->second;
     run_->trainer_alive = true;
@@ -321,7 +341,7 @@ void RunEngine::On(const RunStarted& event, Instant now) {
   run_->phase_since = run_->committed_at = now;
   run_->evaluations.Begin(now);
   SetState(*run_->job, JobState::kRunning, "", now);
-  Message("version 0 is published, weights digest " + event.weights_digest);
+  Message("version 0 is published, weights digest " + event.weights_digest, now);
   run_->evaluations.OnCommitted(0);
   OpenSteps(now);
 }

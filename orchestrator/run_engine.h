@@ -37,12 +37,13 @@ struct RestoredJob {
   std::string spec_bytes;
   bool cancelled = false;   // STOPPING because of a cancellation
   std::string next_run_id;  // when it has to start anew
+  std::vector<std::string> past_run_ids;
 };
 
 // What follows a sentence about workers that are not there.
 inline constexpr char kStartWorkers[] =
-    "; titanctl status shows who runs, titanctl logs why one ended; start what is missing "
-    "(titanctl down, then titanctl up start everything) and submit the job again";
+    "; titanctl status shows who runs and how to start what is missing, titanctl logs why one "
+    "ended; then submit the job again";
 
 class RunEngine {
  public:
@@ -53,7 +54,8 @@ class RunEngine {
   // Jobs of an earlier life, in order of submission. Those that had not begun are queued again in
   // that order, before every new one, and run once their JobPrepared came; one that was STARTING
   // gets its next_run_id. Those that had begun end, FAILED unless they were being cancelled. The
-  // runs that may exist end at the weight store. Call before the first event.
+  // runs that may exist end at the weight store, and once more at the first trainer that joins: it
+  // may have begun one after the store was asked. Call before the first event.
   void Restore(std::vector<RestoredJob> jobs, Instant now);
 
   void Handle(const Event& event, Instant now);
@@ -151,7 +153,9 @@ class RunEngine {
   void Stop(JobState final_state, const std::string& reason, Instant now);
   void Fail(const std::string& reason, Instant now) { Stop(JobState::kFailed, reason, now); }
   void SetState(JobInfo& job, JobState state, const std::string& reason, Instant now);
-  void Message(const std::string& text);
+  void Tell(const std::string& job_id, const std::string& text, Instant now);
+  // To the watchers of the running job, if there is one.
+  void Message(const std::string& text, Instant now);
 
   Outbox out_;
   std::map<std::string, JobInfo> jobs_;  // by job id
@@ -161,6 +165,7 @@ class RunEngine {
   Scorer scorer_;
   std::map<std::string, WorkerName> trainers_;  // by worker id
   std::map<std::string, WorkerName> weight_stores_;
+  std::vector<std::string> past_runs_;           // of an earlier life, until a trainer joins
   std::map<WorkerRole, std::string> last_lost_;  // how the last one of a role was lost
   Counters counters_;
 };

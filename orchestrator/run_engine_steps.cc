@@ -216,8 +216,9 @@ void RunEngine::On(const StepTrained& event, Instant now) {
 
   if (!trained) {
     Message(what + " trained nothing: none of its " + std::to_string(report.groups_untrainable) +
-            " groups was trainable; version " + std::to_string(report.version) +
-            " has the weights of the version before");
+                " groups was trainable; version " + std::to_string(report.version) +
+                " has the weights of the version before",
+            now);
   }
 
   run_->training.reset();
@@ -236,7 +237,7 @@ void RunEngine::On(const StepTrained& event, Instant now) {
       Fail(text, now);
       return;
     }
-    Message("ALARM: " + text);
+    Message("ALARM: " + text, now);
   }
   OpenSteps(now);
 }
@@ -344,6 +345,7 @@ void RunEngine::AdvanceRunning(Instant now) {
     return;
   }
   const std::string missing = MissingWorkers();
+  job.reason = missing.empty() ? "" : "waits: " + missing;
   if (missing.empty()) {
     run_->missing_since.reset();
   } else if (!run_->missing_since.has_value()) {

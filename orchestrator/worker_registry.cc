@@ -3,17 +3,10 @@
 
 #include <utility>
 
+#include "core/base/worker_id.h"
+
 namespace titan::orchestrator {
 namespace {
-
-constexpr size_t kMaxNameBytes = 64;
-
-bool IsPlainName(const std::string& name) {
-  return name.size() <= kMaxNameBytes &&
-         name.find_first_not_of(
-             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
-             std::string::npos;
-}
 
 bool HasContract(WorkerRole role) {
   return role == WorkerRole::kGenerator || role == WorkerRole::kTrainer;
@@ -58,9 +51,8 @@ Status WorkerRegistry::CheckContract(const WorkerRecord& record) const {
 StatusOr<WorkerRegistry::Registered> WorkerRegistry::Register(WorkerRecord record, Instant now) {
   const WorkerReady& ready = record.ready;
   if (ready.name.worker_id.empty()) return InvalidArgument("worker.worker_id: is required");
-  // It stands in messages, logs and metrics.
-  if (!IsPlainName(ready.name.worker_id)) {
-    return InvalidArgument("worker.worker_id: wants at most 64 letters, digits, '-', '_' and '.'");
+  if (!IsWorkerId(ready.name.worker_id)) {
+    return InvalidArgument(std::string("worker.worker_id: ") + kWorkerIdRule);
   }
   if (ready.name.incarnation.empty()) return InvalidArgument("worker.incarnation: is required");
   if (record.address.empty()) return InvalidArgument("worker.address: is required");

@@ -83,6 +83,7 @@ OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& con
                if (!stopping_ && workers_.Remove(name)) Lose(name, reason);
              },
              [this](const std::string& reason) { LoseWeightStore(reason); },
+             [this] { return stopping_; },
              config.weightstore_address(),
              {},
              {}},
@@ -101,7 +102,7 @@ void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
   std::vector<RestoredJob> restored;
   for (JournaledJob& job : jobs) {
     const std::string& id = job.info.job_id;
-    submissions_[job.info.request_id] = {Hash64(job.spec_bytes), id,
+    submissions_[job.info.request_id] = {job.info.spec_digest, id,
                                          CheckJobSpec(*job.info.spec).warnings,
                                          JournalBytesPerStep(*job.info.spec)};
     if (id.starts_with("job-")) {
@@ -121,6 +122,8 @@ void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
         *event.mutable_step_done() = ToProto(f->report);
       } else if (const auto* f = std::get_if<EvaluationDone>(&fact.body)) {
         *event.mutable_evaluation_done() = ToProto(f->report);
+      } else if (const auto* f = std::get_if<MessageTold>(&fact.body)) {
+        event.set_message(f->text);
       } else {
         continue;
       }
@@ -129,8 +132,8 @@ void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
     const JobState state = job.info.state;
     if (state == JobState::kQueued || state == JobState::kStarting) queued_before_.push_back(id);
     std::string next_run_id = NewRunId(id, job.info.request_id);
-    restored.push_back(
-        {job.info, std::move(job.spec_bytes), job.cancelled, std::move(next_run_id)});
+    restored.push_back({job.info, std::move(job.spec_bytes), job.cancelled, std::move(next_run_id),
+                        std::move(job.past_run_ids)});
   }
   driver_->Restore(std::move(restored));
 }

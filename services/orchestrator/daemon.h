@@ -94,8 +94,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
     uint32_t sequences_running = 0;
   };
   struct Submission {
-    uint64_t spec_hash = 0;
-    std::string job_id;  // empty: under way
+    std::string spec_digest;  // of the spec as it was sent
+    std::string job_id;       // empty: under way
     std::vector<std::string> warnings;
     uint64_t journal_bytes_per_step = 0;
   };
@@ -121,6 +121,17 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   // Why a job that needs this much memory cannot run; empty: it can. While another job lives its
   // memory is not free, but will be: only an idle fleet can say no.
   std::string MemoryRefusal(const std::vector<MemoryNeed>& needs) const;
+  // What a spec asks for and lacks; one look for CheckJob and SubmitJob.
+  struct Examined {
+    std::vector<FieldProblem> problems;  // not empty: the rest is as far as it was looked at
+    std::vector<std::string> warnings;
+    uint64_t journal_bytes_per_step = 0;
+    uint64_t disk_available_bytes = 0;  // 0: not known
+    std::optional<PreparedData> prepared;
+    std::vector<MemoryNeed> memory;
+  };
+  // Unavailable, DeadlineExceeded: the weight store, which knows the model, does not answer.
+  asio::awaitable<StatusOr<Examined>> Examine(std::shared_ptr<const JobSpec> spec);
   std::string NewRunId(const std::string& job_id, const std::string& request_id) const;
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,
                                                            Submission* submission);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The RPCs that look: CheckJob, ListRollouts, and data files. They change no job.
+// What looks and changes no job: what a spec asks for, CheckJob, ListRollouts, and data files.
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -32,67 +33,94 @@ std::string FieldOf(const std::string& message) {
   return "data.path";
 }
 
+// In digits, also beyond 64 bits.
+std::string WholeNumber(double value) {
+  char text[400];
+  std::snprintf(text, sizeof(text), "%.0f", value);
+  return text;
+}
+
 }  // namespace
 
-asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
-    v1::CheckJobRequest request) {
-  const auto spec = std::make_shared<const JobSpec>(FromProto(request.spec()));
-  const SpecCheck check = CheckJobSpec(*spec);
-  v1::CheckJobResponse response;
-  *response.mutable_resolved() = ToProto(*spec);
-  for (const std::string& warning : check.warnings) response.add_warnings(warning);
-  const auto add_problem = [&](const std::string& path, const std::string& description) {
-    response.add_problems()->set_path(path);
-    response.mutable_problems(response.problems_size() - 1)->set_description(description);
-  };
-  for (const FieldProblem& problem : check.problems) add_problem(problem.path, problem.description);
-  response.set_journal_bytes_per_step(JournalBytesPerStep(*spec));
+asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Examine(
+    std::shared_ptr<const JobSpec> spec) {
+  Examined found;
+  SpecCheck check = CheckJobSpec(*spec);
+  found.problems = std::move(check.problems);
+  found.warnings = std::move(check.warnings);
+  found.journal_bytes_per_step = JournalBytesPerStep(*spec);
   std::error_code unknown;
   const auto space = std::filesystem::space(config_.daemon().data_folder(), unknown);
-  if (!unknown) response.set_disk_available_bytes(space.available);
-  const double journal_bytes = static_cast<double>(response.journal_bytes_per_step()) *
-                               static_cast<double>(spec->schedule.steps);
+  if (!unknown) found.disk_available_bytes = space.available;
+  const double journal_bytes =
+      static_cast<double>(found.journal_bytes_per_step) * static_cast<double>(spec->schedule.steps);
   if (!unknown && journal_bytes > static_cast<double>(space.available)) {
-    add_problem("schedule.steps", "the journal of that many steps may need more than the " +
-                                      std::to_string(space.available >> 20) +
-                                      " MiB that are free in the orchestrator's data folder");
+    found.problems.push_back(
+        {"schedule.steps",
+         "the journal of this job needs up to " + WholeNumber(journal_bytes) + " bytes (" +
+             std::to_string(found.journal_bytes_per_step) + " a step), and the volume has " +
+             std::to_string(space.available) +
+             "; free the disk of the orchestrator's data folder or run fewer steps"});
   }
-  response.set_memory_available_bytes(runtime::AvailableMemory().value_or(0));
-  if (response.problems_size() > 0) co_return response;
+  if (!found.problems.empty()) co_return found;
   // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
   const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
     return PrepareData(*spec, data_files_, *models_);
   };
-  const StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
+  StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) {
+    const StatusCode code = prepared.status().code();
+    if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded) {
+      co_return prepared.status();
+    }
     const std::string message = MessageOf(prepared.status());
     const std::string field = FieldOf(message);
-    add_problem(field,
-                message.starts_with(field + ": ") ? message.substr(field.size() + 2) : message);
-    co_return response;
+    found.problems.push_back(
+        {field, message.starts_with(field + ": ") ? message.substr(field.size() + 2) : message});
+    co_return found;
   }
   const auto data = std::make_shared<const PreparedData>(*prepared);
-  const GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
-  for (const FieldProblem& problem : reward.problems)
-    add_problem(problem.path, problem.description);
-  for (const std::string& warning : reward.warnings) response.add_warnings(warning);
-  for (const std::string& warning : WorkerWarnings(*spec)) response.add_warnings(warning);
-  response.set_data_rows(prepared->dataset->rows.size());
-  size_t longest = 0;
-  for (const DataRow& row : prepared->dataset->rows) {
-    longest = std::max(longest, row.prompt_token_ids.size());
+  GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
+  found.problems = std::move(reward.problems);
+  for (std::string& warning : reward.warnings) found.warnings.push_back(std::move(warning));
+  for (std::string& warning : WorkerWarnings(*spec)) found.warnings.push_back(std::move(warning));
+  found.memory = MemoryNeeds(prepared->renderer->config(), *spec);
+  if (const std::string memory = MemoryRefusal(found.memory); !memory.empty()) {
+    found.problems.push_back(
+        {"schedule.max_age", memory + "; lower it, use a smaller model or end other programs"});
   }
-  response.set_prompt_tokens_max(longest);
-  const std::vector<MemoryNeed> needs = MemoryNeeds(prepared->renderer->config(), *spec);
-  if (const std::string memory = MemoryRefusal(needs); !memory.empty()) {
-    add_problem("schedule.max_age", memory + "; lower it, use a smaller model or end programs");
+  found.prepared = *std::move(prepared);
+  co_return found;
+}
+
+asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(
+    v1::CheckJobRequest request) {
+  const auto spec = std::make_shared<const JobSpec>(FromProto(request.spec()));
+  StatusOr<Examined> examined = co_await Examine(spec);
+  if (!examined.ok()) co_return examined.status();
+  v1::CheckJobResponse response;
+  *response.mutable_resolved() = ToProto(*spec);
+  for (const std::string& warning : examined->warnings) response.add_warnings(warning);
+  for (const FieldProblem& problem : examined->problems) {
+    auto& out = *response.add_problems();
+    out.set_path(problem.path);
+    out.set_description(problem.description);
   }
-  for (const MemoryNeed& need : needs) {
+  response.set_journal_bytes_per_step(examined->journal_bytes_per_step);
+  response.set_disk_available_bytes(examined->disk_available_bytes);
+  response.set_memory_available_bytes(runtime::AvailableMemory().value_or(0));
+  for (const MemoryNeed& need : examined->memory) {
     auto& out = *response.add_memory();
     out.set_holder(need.holder);
     out.set_bytes(need.bytes);
     out.set_what(need.what);
   }
+  if (!examined->prepared.has_value()) co_return response;
+  const Dataset& dataset = *examined->prepared->dataset;
+  response.set_data_rows(dataset.rows.size());
+  size_t longest = 0;
+  for (const DataRow& row : dataset.rows) longest = std::max(longest, row.prompt_token_ids.size());
+  response.set_prompt_tokens_max(longest);
   co_return response;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The events of each job, numbered 1, 2, ..., and who waits for more of them. In memory: a restart
-// rebuilds them from the journal, without messages. Control strand only.
+// rebuilds them from the journal, with the same numbers. Control strand only.
 #ifndef TITAN_SERVICES_ORCHESTRATOR_JOB_LOG_H_
 #define TITAN_SERVICES_ORCHESTRATOR_JOB_LOG_H_
 

@@ -2,8 +2,6 @@
 //
 // The RPCs of jobs, and what watchers and the log are told.
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <utility>
 
 #include <boost/asio/redirect_error.hpp>
@@ -40,13 +38,6 @@ Status SpecProblems(const std::vector<FieldProblem>& problems) {
   return rpc::WithErrorInfo(InvalidArgument(text), info);
 }
 
-// In digits, also beyond 64 bits.
-std::string WholeNumber(double value) {
-  char text[400];
-  std::snprintf(text, sizeof(text), "%.0f", value);
-  return text;
-}
-
 // NotFound for a job that is not there.
 Status NoSuchJob(const std::string& job_id) {
   return rpc::WithReason(NotFound("no job '" + job_id + "'"), "NO_SUCH_JOB",
@@ -75,14 +66,14 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
   if (request.request_id().size() > kMaxRequestIdBytes) {
     co_return InvalidArgument("request_id: is longer than 256 bytes");
   }
-  const uint64_t hash = Hash64(request.spec().SerializeAsString());
+  const std::string digest = ToHex(Hash64(request.spec().SerializeAsString()));
   const std::string id = request.request_id();
   while (submissions_.count(id) != 0 && submissions_[id].job_id.empty()) {
     co_await Sleep(rpc::Milliseconds(20));  // the same request is under way
     if (stopping_) co_return Unavailable("the orchestrator is shutting down");
   }
   if (const auto known = submissions_.find(id); known != submissions_.end()) {
-    if (known->second.spec_hash != hash) {
+    if (known->second.spec_digest != digest) {
       co_return rpc::WithReason(
           AlreadyExists("request_id '" + id + "' was used for another job spec"),
           "REQUEST_ID_REUSED", "use a new request_id");
@@ -94,9 +85,9 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
     co_await Durable();  // the first request may still wait for this
     co_return response;
   }
-  submissions_[id].spec_hash = hash;
+  submissions_[id].spec_digest = digest;
   Submission submission;
-  submission.spec_hash = hash;
+  submission.spec_digest = digest;
   StatusOr<v1::SubmitJobResponse> response = Internal("not prepared");
   try {
     response = co_await Prepare(request, &submission);
@@ -116,40 +107,12 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
 asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
     const v1::SubmitJobRequest& request, Submission* submission) {
   auto spec = std::make_shared<const JobSpec>(FromProto(request.spec()));
-  const SpecCheck check = CheckJobSpec(*spec);
-  if (!check.problems.empty()) co_return SpecProblems(check.problems);
-  submission->warnings = check.warnings;
-  submission->journal_bytes_per_step = JournalBytesPerStep(*spec);
-  const double total = static_cast<double>(submission->journal_bytes_per_step) *
-                       static_cast<double>(spec->schedule.steps);
-  std::error_code unknown;
-  const auto space = std::filesystem::space(config_.daemon().data_folder(), unknown);
-  if (!unknown && total > static_cast<double>(space.available)) {
-    co_return rpc::WithReason(
-        ResourceExhausted("the journal of this job needs up to " + WholeNumber(total) + " bytes (" +
-                          std::to_string(submission->journal_bytes_per_step) +
-                          " a step), and the volume has " + std::to_string(space.available)),
-        "DISK_TOO_SMALL", "free the disk of the orchestrator's data folder or run fewer steps");
-  }
-  // Named: g++ 12 destroys a temporary closure inside a co_await expression twice.
-  const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
-    return PrepareData(*spec, data_files_, *models_);
-  };
-  StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
-  if (!prepared.ok()) co_return prepared.status();
-  const auto data = std::make_shared<const PreparedData>(*prepared);
-  const GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
-  if (!reward.problems.empty()) co_return SpecProblems(reward.problems);
-  for (const std::string& warning : reward.warnings) submission->warnings.push_back(warning);
-  for (std::string& warning : WorkerWarnings(*spec)) {
-    submission->warnings.push_back(std::move(warning));
-  }
-  const std::string memory = MemoryRefusal(MemoryNeeds(prepared->renderer->config(), *spec));
-  if (!memory.empty()) {
-    co_return rpc::WithReason(
-        ResourceExhausted(memory), "MEMORY_TOO_SMALL",
-        "use a smaller model or lower schedule.max_age, or end other programs");
-  }
+  StatusOr<Examined> examined = co_await Examine(spec);
+  if (!examined.ok()) co_return examined.status();
+  if (!examined->problems.empty()) co_return SpecProblems(examined->problems);
+  submission->warnings = std::move(examined->warnings);
+  submission->journal_bytes_per_step = examined->journal_bytes_per_step;
+  PreparedData& prepared = *examined->prepared;
 
   struct SubmitJob submit;
   submit.job_id = "job-" + std::to_string(next_job_++);
@@ -157,14 +120,15 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   submit.request_id = request.request_id();
   // A name may stand for another model one day; the job is of the one it stands for now.
   config::v1::JobSpec resolved = request.spec();
-  if (!prepared->model_id.empty()) resolved.mutable_model()->set_id(prepared->model_id);
+  if (!prepared.model_id.empty()) resolved.mutable_model()->set_id(prepared.model_id);
   submit.spec = std::make_shared<const JobSpec>(FromProto(resolved));
   submit.spec_bytes = resolved.SerializeAsString();
-  submit.data_digest = prepared->data_digest;
-  submit.dataset = prepared->dataset;
-  submit.stop_token_ids = prepared->renderer->stop_token_ids();
+  submit.data_digest = prepared.data_digest;
+  submit.spec_digest = submission->spec_digest;
+  submit.dataset = prepared.dataset;
+  submit.stop_token_ids = prepared.renderer->stop_token_ids();
   submission->job_id = submit.job_id;
-  ports_.runs[submit.run_id] = *std::move(prepared);
+  ports_.runs[submit.run_id] = std::move(prepared);
   v1::SubmitJobResponse response;
   response.set_job_id(submit.job_id);
   response.set_journal_bytes_per_step(submission->journal_bytes_per_step);
@@ -197,8 +161,8 @@ std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec)
   if (missing.empty()) return {};
   return {missing + " is registered now; when its turn comes the job waits " +
           std::to_string(spec.deadlines.workers_ms) +
-          " ms (deadlines.workers_ms) for what is missing, and then fails; see titanctl status, "
-          "and titanctl down, then titanctl up start the cluster anew"};
+          " ms (deadlines.workers_ms) for what is missing, and then fails; titanctl status says "
+          "what runs and how to start the cluster anew"};
 }
 
 // Unique for ever in the weight store; no result depends on it.
@@ -258,9 +222,8 @@ asio::awaitable<StatusOr<v1::GetJobResponse>> OrchestratorDaemon::GetJob(
 asio::awaitable<StatusOr<v1::ListJobsResponse>> OrchestratorDaemon::ListJobs() {
   std::vector<const JobInfo*> jobs;
   for (const auto& [id, job] : driver_->engine().jobs()) jobs.push_back(&job);
-  std::stable_sort(jobs.begin(), jobs.end(), [](const JobInfo* a, const JobInfo* b) {
-    return a->submitted_unix_ms < b->submitted_unix_ms;
-  });
+  std::sort(jobs.begin(), jobs.end(),
+            [](const JobInfo* a, const JobInfo* b) { return SubmittedBefore(*a, *b); });
   v1::ListJobsResponse response;
   for (const JobInfo* job : jobs) *response.add_jobs() = ToProto(*job);
   co_await Durable();
@@ -280,7 +243,7 @@ asio::awaitable<Status> OrchestratorDaemon::WatchJob(
       TITAN_CO_RETURN_IF_ERROR(co_await out->Write(*event));
       if (last) co_return OkStatus();
     }
-    // Asked for what comes after the end; after a restart the log is shorter than it was.
+    // Asked for what comes after the end.
     const v1::WatchJobResponse* newest = log_.Newest(request.job_id());
     if (newest != nullptr && newest->sequence() <= sequence && newest->has_state_changed() &&
         IsFinal(static_cast<JobState>(newest->state_changed().state()))) {

@@ -39,6 +39,7 @@ struct PortContext {
   // A worker or the weight store is known to be gone, and why.
   std::function<void(const WorkerName&, const std::string&)> lost;
   std::function<void(const std::string&)> store_lost;
+  std::function<bool()> stopping;  // this process ends, which cancels its calls
   std::string weightstore_address;
   std::map<std::string, PreparedData> runs;  // by run id, while the job lives
   std::map<WorkerName, RewardDescription> rewards;

@@ -35,6 +35,12 @@ StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& sp
   auto tokenizer = text::Tokenizer::FromMaterial(model.tokenizer, model.name);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), model.field);
   renderer->tokenizer_ = *std::move(tokenizer);
+  if (renderer->tokenizer_->vocab_size() > config.vocab_size) {
+    return InvalidArgument(model.field + ": " + model.name + ": its tokenizer has " +
+                           std::to_string(renderer->tokenizer_->vocab_size()) +
+                           " tokens, its weights know " + std::to_string(config.vocab_size) +
+                           " (vocab_size); take tokenizer and weights of one model");
+  }
   if (!model.chat_template.empty()) {
     auto parsed = text::ChatTemplate::Parse(model.chat_template);
     if (!parsed.ok()) return Annotate(parsed.status(), model.field + ": " + model.name);

@@ -145,9 +145,9 @@ void GrpcTrainerPort::DeliverFailure(const WorkerName& trainer, const Status& st
     return;
   }
   // It may be the trainer that is gone, or the weight store, which a trainer cannot do without.
-  const std::string gone = MessageOf(status) + ") and nothing listens at its address any more";
+  const std::string gone = " broke and nothing listens at its address any more";
   const auto store_probed = [this, gone, answer](bool listens) {
-    if (!listens) context_.store_lost("the trainer's connection to it broke (" + gone);
+    if (!listens) context_.store_lost("the trainer's connection to it" + gone);
     context_.deliver(answer);
   };
   const auto trainer_probed = [this, gone, trainer, answer, store_probed](bool listens) {
@@ -155,7 +155,7 @@ void GrpcTrainerPort::DeliverFailure(const WorkerName& trainer, const Status& st
       ProbePeer(context_.client.control(), context_.weightstore_address, store_probed);
       return;
     }
-    context_.lost(trainer, "the connection broke (" + gone);
+    context_.lost(trainer, "the connection to it" + gone);
     context_.deliver(answer);
   };
   ProbePeer(context_.client.control(), record->address, trainer_probed);
@@ -174,9 +174,11 @@ void GrpcTrainerPort::End(const EndRun& action, std::function<void()> done) {
   request.set_orchestrator_epoch(context_.epoch);
   request.set_run_id(action.run_id);
   // The trainer answers once the step that it works on is over.
-  rpc::CallUnaryThen(
-      context_.client, **stub, &Async::EndRun, std::move(request), context_.BulkDeadline(),
-      [done = std::move(done), stub = *stub](StatusOr<pb::EndRunResponse>) { done(); });
+  rpc::CallUnaryThen(context_.client, **stub, &Async::EndRun, std::move(request),
+                     context_.BulkDeadline(),
+                     [this, done = std::move(done), stub = *stub](StatusOr<pb::EndRunResponse>) {
+                       if (!context_.stopping()) done();
+                     });
 }
 
 void GrpcTrainerPort::Forget(const WorkerName& name) {

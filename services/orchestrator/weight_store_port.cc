@@ -15,6 +15,12 @@ namespace {
 
 constexpr rpc::Milliseconds kEndRetry{500};
 
+// The store did not answer.
+bool Silent(const Status& status) {
+  return status.code() == StatusCode::kUnavailable ||
+         status.code() == StatusCode::kDeadlineExceeded || status.code() == StatusCode::kCancelled;
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<GrpcWeightStorePort>> GrpcWeightStorePort::Create(
@@ -58,8 +64,8 @@ void GrpcWeightStorePort::End(const std::string& run_id, std::function<void()> d
   rpc::CallUnaryThen(
       context_.client, *stub_, &Async::EndRun, std::move(request), context_.BulkDeadline(),
       [this, run_id, done = std::move(done)](StatusOr<pb::EndRunResponse> reply) {
-        const StatusCode code = reply.status().code();
-        if (code != StatusCode::kUnavailable && code != StatusCode::kDeadlineExceeded) {
+        if (context_.stopping()) return;  // not ended, not to be tried again: the next life does
+        if (!Silent(reply.status())) {
           done();
           return;
         }
@@ -88,14 +94,11 @@ void GrpcWeightStorePort::AdvanceEpoch(const std::string& request_id,
 void GrpcWeightStorePort::Probe(std::function<void(Status)> done) {
   pb::ListVersionsRequest request;
   request.set_run_id("probe");
-  rpc::CallUnaryThen(
-      context_.client, *stub_, &Async::ListVersions, std::move(request), context_.rpc_deadline,
-      [done = std::move(done)](StatusOr<pb::ListVersionsResponse> reply) {
-        const StatusCode code = reply.status().code();
-        const bool silent = code == StatusCode::kUnavailable ||
-                            code == StatusCode::kDeadlineExceeded || code == StatusCode::kCancelled;
-        done(silent ? reply.status() : OkStatus());
-      });
+  rpc::CallUnaryThen(context_.client, *stub_, &Async::ListVersions, std::move(request),
+                     context_.rpc_deadline,
+                     [done = std::move(done)](StatusOr<pb::ListVersionsResponse> reply) {
+                       done(Silent(reply.status()) ? reply.status() : OkStatus());
+                     });
 }
 
 }  // namespace titan::orchestrator

@@ -7,6 +7,9 @@
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 namespace titan::rpc {
 namespace {
 
@@ -74,6 +77,31 @@ std::optional<std::string> DecodeRpcStatus(const std::string& bytes) {
   return std::nullopt;
 }
 
+// gRPC's own words for a call that no answer came to name sockets and nothing that a person could
+// do; anybody else's stay. Empty: not gRPC's.
+std::string_view InOurWords(const grpc::Status& status) {
+  const std::string& said = status.error_message();
+  const auto starts = [&said](std::initializer_list<std::string_view> with) {
+    return std::any_of(with.begin(), with.end(),
+                       [&](std::string_view words) { return said.starts_with(words); });
+  };
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      if (starts({"failed to connect to all addresses"})) return "nothing listens at its address";
+      if (starts({"Socket closed", "Connection reset", "Broken pipe", "recvmsg:", "sendmsg",
+                  "Stream removed", "GOAWAY", "Transport closed", "Endpoint closing"})) {
+        return "the connection to it broke";
+      }
+      return "";
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return starts({"Deadline Exceeded"}) ? "no answer came in time" : "";
+    case grpc::StatusCode::CANCELLED:
+      return starts({"CANCELLED", "Cancelled"}) ? "the call was cancelled" : "";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 Status WithErrorInfo(Status status, const type::v1::ErrorInfo& info) {
@@ -125,7 +153,9 @@ Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return OkStatus();
   int code = static_cast<int>(status.error_code());
   if (code < 1 || code > 16) code = static_cast<int>(StatusCode::kInternal);
-  Status made = MakeStatus(static_cast<StatusCode>(code), status.error_message());
+  const std::string_view ours = InOurWords(status);
+  Status made = MakeStatus(static_cast<StatusCode>(code),
+                           ours.empty() ? std::string_view(status.error_message()) : ours);
   if (const auto info = DecodeRpcStatus(status.error_details()); info.has_value()) {
     made.SetPayload(kTypeUrl, absl::Cord(*info));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/settings/shared.h"
 
+#include "core/base/worker_id.h"
 #include "core/runtime/address.h"
 #include "core/runtime/log.h"
 #include "services/settings/settings.h"
@@ -40,12 +41,9 @@ void ValidateDaemon(const DaemonConfig& daemon, ConfigProblems* problems) {
   if (daemon.data_folder().empty()) {
     problems->push_back({"daemon.data_folder", "is required: the folder of this daemon's files"});
   }
-  if (daemon.worker_id().empty() ||
-      daemon.worker_id().find_first_not_of(
-          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") !=
-          std::string::npos) {
-    problems->push_back({"daemon.worker_id",
-                         "wants letters, digits, '-' and '_', has '" + daemon.worker_id() + "'"});
+  if (!IsWorkerId(daemon.worker_id())) {
+    problems->push_back(
+        {"daemon.worker_id", std::string(kWorkerIdRule) + "; has '" + daemon.worker_id() + "'"});
   }
   ValidateRange("daemon.shutdown_deadline_ms", daemon.shutdown_deadline_ms(), 100, 600000, "ms",
                 problems);

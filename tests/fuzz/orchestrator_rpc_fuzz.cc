@@ -36,6 +36,7 @@
 #include "core/runtime/address.h"
 #include "core/runtime/log.h"
 #include "services/orchestrator/daemon.h"
+#include "tests/support/tiny_model_folder.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
 
 using namespace titan;                // NOLINT: the program speaks of little else
@@ -73,14 +74,7 @@ class Folder {
     const bool memory = access("/dev/shm", W_OK) == 0;
     path_ = std::string(memory ? "/dev/shm" : "/tmp") + "/titan_fuzz_XXXXXX";
     if (mkdtemp(path_.data()) == nullptr) Refuse("cannot make a folder");
-    const std::string golden = std::string(TITAN_SOURCE_DIR) + "/tests/golden";
-    std::filesystem::create_directories(path_ + "/m");
-    for (const char* file : {"config.json", "model.safetensors"}) {
-      std::filesystem::copy_file(golden + "/model/tiny/llama_gqa_untied/" + file,
-                                 path_ + "/m/" + file);
-    }
-    std::filesystem::copy_file(golden + "/tokenizer/tiny_bpe.tokenizer.json",
-                               path_ + "/m/tokenizer.json");
+    test::MakeTinyModelFolder(path_ + "/m");
     FILE* data = fopen((path_ + "/d.jsonl").c_str(), "w");
     for (const char* id : {"a", "b", "c"}) {
       std::fprintf(data, "{\"id\":\"%s\",\"prompt\":\"1 + 1?\",\"answer\":2}\n", id);

@@ -105,11 +105,22 @@ TEST_F(OrchestratorProcessTest, RefusesWhatIsWrongByName) {
   spec.mutable_model()->set_max_sequence_tokens(600);
   refused(spec, "model.max_sequence_tokens");
   spec = Spec();
+  MakeTinyModelFolder(folder_ + "/narrow", kTinyVocabulary - 1);
+  spec.mutable_model()->set_path(folder_ + "/narrow");
+  refused(spec, "its tokenizer has 600 tokens, its weights know 599 (vocab_size)");
+  // CheckJob says the same of the same field.
+  ASSERT_EQ(Check(spec).problems_size(), 1);
+  EXPECT_EQ(Check(spec).problems(0).path(), "model.path");
+  EXPECT_EQ(rpc::ErrorInfoOf(Submit(spec, "narrow").status())->fields(0).path(), "model.path");
+  EXPECT_EQ(rpc::ErrorInfoOf(Submit(spec, "narrow").status())->fields(0).description(),
+            Check(spec).problems(0).description());
+  spec = Spec();
   spec.mutable_model()->set_max_sequence_tokens(16);
   refused(spec, "data.jsonl:1: prompt");
   spec = Spec();
   spec.mutable_data()->set_system_prompt("be brief");
   refused(spec, "data.system_prompt");
+  EXPECT_EQ(Submit(spec, "one code").status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Submit(Spec(), "").status().code(), StatusCode::kInvalidArgument);
   // Nothing of this left a job behind.
   grpc::ClientContext context;
@@ -258,6 +269,100 @@ TEST_P(RestartTest, AJobThatWaitedForItsWorkersStartsAnewAsAnotherRun) {
   EXPECT_EQ(Canonical(*job), Canonical(*quiet));
 }
 
+// The trainer outlives the orchestrator with a run that it is about to begin.
+TEST_P(RestartTest, ARunThatTheTrainerWasStartingEndsThereAndAtTheStore) {
+  StartDaemon();
+  RegisterAll(1);
+  trainer_.start_stuck = true;
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  for (int i = 0; i < 1000 && !trainer_.starting; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(trainer_.starting);
+  const ov::Job before = Get(*job);
+  EXPECT_EQ(before.state(), ov::JOB_STATE_STARTING);
+  Stop(GetParam());
+  StartDaemon();
+  Stop(GetParam());  // its first run id is two lives old now
+  trainer_.start_stuck = false;
+  StartDaemon();
+  EXPECT_NE(Get(*job).run_id(), before.run_id());
+  RegisterAll(1);
+  Watch(*job);
+  EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_SUCCEEDED) << Get(*job).reason();
+  for (int i = 0; i < 500 && !store_.HasEnded(before.run_id()); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(store_.HasEnded(before.run_id()));
+  EXPECT_TRUE(trainer_.HasEnded(before.run_id()));
+}
+
+// An event's number stands for the same event in every life of the orchestrator.
+TEST_P(RestartTest, AWatcherMissesNothing) {
+  StartDaemon();
+  RegisterAll(1);
+  trainer_.start_stuck = true;
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  for (int i = 0; i < 1000 && !trainer_.starting; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(Register("generator-1", type::v1::WORKER_ROLE_GENERATOR,
+                       generator_listeners_[1]->address())
+                  .ok());  // a message
+  std::vector<ov::WatchJobResponse> before;
+  {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    ov::WatchJobRequest request;
+    request.set_job_id(*job);
+    const auto reader = stub_->WatchJob(&context, request);
+    for (ov::WatchJobResponse event; reader->Read(&event);) before.push_back(event);
+  }
+  ASSERT_GE(before.size(), 3u);
+  EXPECT_EQ(before.back().message(), "generator-1 joined");
+  Stop(GetParam());
+  trainer_.start_stuck = false;
+  StartDaemon();
+  RegisterAll(1);
+  const auto after = Watch(*job);
+  ASSERT_GT(after.size(), before.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    EXPECT_EQ(after[i].sequence(), i + 1);
+    if (i >= before.size()) continue;
+    EXPECT_EQ(after[i].event_case(), before[i].event_case()) << i;
+    EXPECT_EQ(after[i].message(), before[i].message());
+    EXPECT_EQ(after[i].state_changed().state(), before[i].state_changed().state());
+  }
+}
+
+TEST_P(RestartTest, AnEndOfARunThatTheStoreDidNotAnswerIsNotTakenForDone) {
+  StartDaemon();
+  RegisterAll(1);
+  store_.end_stuck = true;
+  const auto job = Submit(Spec(), "a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  for (int i = 0; i < 1500 && !store_.end_waits; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(store_.end_waits);
+  const ov::Job before = Get(*job);
+  EXPECT_EQ(before.state(), ov::JOB_STATE_STOPPING);
+  Stop(GetParam());
+  for (int i = 0; i < 500 && store_.end_waits; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(store_.HasEnded(before.run_id()));
+  store_.end_stuck = false;
+  StartDaemon();
+  for (int i = 0; i < 500 && !store_.HasEnded(before.run_id()); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_TRUE(store_.HasEnded(before.run_id()));
+  ExpectFailed(*job, "every step was done");
+}
+
 TEST_P(RestartTest, AStepThatTheEndCutsOffIsNotTheTrainersFault) {
   StartDaemon();
   RegisterAll(1);
@@ -296,7 +401,7 @@ TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart)
   Watch(*lost);
   const std::string reason = Get(*lost).reason();
   EXPECT_EQ(reason.find("the trainer (worker trainer) was lost while the model was loaded (the "
-                        "connection broke ("),
+                        "connection to it broke and nothing listens at its address any more); "),
             0u)
       << reason;
   EXPECT_NE(reason.find("titanctl logs trainer shows its last words"), std::string::npos) << reason;

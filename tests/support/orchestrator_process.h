@@ -31,6 +31,7 @@
 #include "core/base/hash.h"
 #include "core/runtime/endpoint.h"
 #include "services/rpc/status_convert.h"
+#include "tests/support/tiny_model_folder.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 #include "titan/reward/v1/reward.grpc.pb.h"
@@ -69,16 +70,33 @@ class FakeStore final : public wv::WeightStoreService::Service {
     if (++unpins == 1) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "once");
     return grpc::Status::OK;
   }
-  grpc::Status EndRun(ServerContext*, const wv::EndRunRequest*, wv::EndRunResponse*) override {
+  grpc::Status EndRun(ServerContext* context, const wv::EndRunRequest* request,
+                      wv::EndRunResponse*) override {
     if (end_failures > 0) {
       --end_failures;
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "not yet");
+    }
+    while (end_stuck && !context->IsCancelled()) {
+      end_waits = true;  // until the caller has gone
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (end_waits.exchange(false)) return grpc::Status::CANCELLED;
+    {
+      std::lock_guard lock(mutex);
+      ended_runs.insert(request->run_id());
     }
     ++ended;
     return grpc::Status::OK;
   }
   std::atomic<uint64_t> epoch{0};
   std::atomic<int> pins{0}, unpins{0}, ended{0}, end_failures{0};
+  std::atomic<bool> end_stuck{false}, end_waits{false};  // EndRun does not answer; one was asked
+  std::mutex mutex;
+  std::set<std::string> ended_runs;
+  bool HasEnded(const std::string& run_id) {
+    std::lock_guard lock(mutex);
+    return ended_runs.count(run_id) != 0;
+  }
 };
 
 class FakeGenerator final : public gv::GeneratorService::Service {
@@ -155,6 +173,9 @@ class FakeTrainer final : public tv::TrainerService::Service {
   grpc::Status StartRun(ServerContext*, const tv::StartRunRequest* request,
                         tv::StartRunResponse* response) override {
     while (busy) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    starting = true;
+    while (start_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    starting = false;
     digest = "start";
     spec = request->spec();
     response->set_weights_digest(digest);
@@ -197,13 +218,25 @@ class FakeTrainer final : public tv::TrainerService::Service {
     busy = false;
     return grpc::Status::OK;
   }
-  grpc::Status EndRun(ServerContext*, const tv::EndRunRequest*, tv::EndRunResponse*) override {
+  grpc::Status EndRun(ServerContext*, const tv::EndRunRequest* request,
+                      tv::EndRunResponse*) override {
     while (busy) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    {
+      std::lock_guard lock(mutex);
+      ended_runs.insert(request->run_id());
+    }
     ++ended;
     return grpc::Status::OK;
   }
+  bool HasEnded(const std::string& run_id) {
+    std::lock_guard lock(mutex);
+    return ended_runs.count(run_id) != 0;
+  }
   std::string digest;
   config::v1::JobSpec spec;
+  std::mutex mutex;
+  std::set<std::string> ended_runs;
+  std::atomic<bool> start_stuck{false}, starting{false};  // StartRun does not end; one is at work
   std::atomic<int> ended{0};
   std::atomic<int> step_ms{20};
   std::atomic<bool> busy{false};
@@ -268,14 +301,7 @@ class OrchestratorProcessTest : public ::testing::Test {
     char pattern[] = "/tmp/titan_orchestrator_test_XXXXXX";
     ASSERT_NE(mkdtemp(pattern), nullptr);
     folder_ = pattern;
-    const std::string golden = std::string(TITAN_SOURCE_DIR) + "/tests/golden";
-    std::filesystem::create_directories(folder_ + "/model");
-    for (const char* file : {"config.json", "model.safetensors"}) {
-      std::filesystem::copy_file(golden + "/model/tiny/llama_gqa_untied/" + file,
-                                 folder_ + "/model/" + file);
-    }
-    std::filesystem::copy_file(golden + "/tokenizer/tiny_bpe.tokenizer.json",
-                               folder_ + "/model/tokenizer.json");
+    MakeTinyModelFolder(folder_ + "/model");
     std::ofstream data(folder_ + "/data.jsonl");
     for (int i = 0; i < 30; ++i) {
       data << "{\"id\":\"q" << i << "\",\"prompt\":\"What is " << i

@@ -62,6 +62,8 @@ TEST(DatasetTest, ErrorsNameFileLineAndField) {
       {"{\"id\":1.5,\"prompt\":\"p\"}", "f.jsonl:2: id"},
       {"{\"id\":\"a\",\"prompt\":\"p\"}", "f.jsonl:2: id"},
       {"{\"id\":\"b\"}", "f.jsonl:2: prompt"},
+      {"{\"id\":\"b\",\"promt\":\"p\"}",
+       "f.jsonl:2: prompt: is required; did you mean it by \"promt\"?"},
       {"{\"id\":\"b\",\"prompt\":[]}", "f.jsonl:2: prompt"},
       {"{\"id\":\"b\",\"prompt\":[{\"role\":\"user\"}]}", "f.jsonl:2: prompt[0].content"},
       {"{\"id\":\"b\",\"prompt\":[{\"role\":\"user\",\"content\":1}]}",

@@ -116,13 +116,17 @@ TEST_F(JournalTest, WhatWasCommittedSurvivesPowerLoss) {
   const auto facts = journal->ReadFacts("job-1", true);
   ASSERT_TRUE(facts.ok()) << facts.status();
   ASSERT_EQ(facts->size(), world.facts.size());
+  size_t messages = 0;
   for (size_t i = 0; i < facts->size(); ++i) {
+    messages += std::holds_alternative<MessageTold>((*facts)[i].body);
     // Reports pass through the test's codec, which keeps part of them.
     if (std::holds_alternative<StepDone>(world.facts[i].body)) continue;
     if (std::holds_alternative<EvaluationDone>(world.facts[i].body)) continue;
     EXPECT_EQ(CanonicalLine((*facts)[i]), CanonicalLine(world.facts[i]));
     EXPECT_EQ(UnixMs((*facts)[i].at), UnixMs(world.facts[i].at));
   }
+  EXPECT_EQ(messages, world.messages.size());
+  EXPECT_GT(messages, 0u);
   const auto jobs = journal->ReadJobs();
   ASSERT_TRUE(jobs.ok()) << jobs.status();
   ASSERT_EQ(jobs->size(), 1u);
@@ -168,24 +172,32 @@ TEST_F(JournalTest, JobsComeBackInOrderOfSubmissionWithWhatARestartNeeds) {
   // All in one millisecond; "job-10" sorts before "job-9" as text.
   for (const char* id : {"job-9", "job-10", "job-11"}) {
     ASSERT_TRUE(journal
-                    ->Commit({{id, Instant(), JobSubmitted{"spec", id, "run", "digest"}},
+                    ->Commit({{id, Instant(), JobSubmitted{"spec", id, "run", "digest", "sent"}},
                               {id, Instant(), StateChanged{JobState::kQueued, ""}}})
                     .ok());
   }
   const Instant later(Millis(7));
-  ASSERT_TRUE(journal
-                  ->Commit({{"job-9", later, JobSubmitted{"spec", "job-9", "run-2", "digest"}},
-                            {"job-10", later, CommandGiven{"cancel", "c", "enough"}},
-                            {"job-10", later, StateChanged{JobState::kStopping, "enough"}},
-                            {"job-11", later, StateChanged{JobState::kStopping, "failed"}},
-                            {"job-11", later, CommandGiven{"cancel", "c", "too late"}}})
-                  .ok());
+  ASSERT_TRUE(
+      journal
+          ->Commit({{"job-9", later, JobSubmitted{"spec", "job-9", "run-2", "digest", "sent"}},
+                    {"job-9", later, JobSubmitted{"spec", "job-9", "run-3", "digest", "sent"}},
+                    {"job-9", later, MessageTold{"hello"}},
+                    {"job-10", later, CommandGiven{"cancel", "c", "enough"}},
+                    {"job-10", later, StateChanged{JobState::kStopping, "enough"}},
+                    {"job-11", later, StateChanged{JobState::kStopping, "failed"}},
+                    {"job-11", later, CommandGiven{"cancel", "c", "too late"}}})
+          .ok());
   const auto jobs = journal->ReadJobs();
   ASSERT_TRUE(jobs.ok()) << jobs.status();
   ASSERT_EQ(jobs->size(), 3u);
   const auto& [first, second, third] = std::tie((*jobs)[0], (*jobs)[1], (*jobs)[2]);
   EXPECT_EQ(first.info.job_id, "job-9");
-  EXPECT_EQ(first.info.run_id, "run-2");
+  EXPECT_EQ(first.info.run_id, "run-3");
+  EXPECT_EQ(first.past_run_ids, (std::vector<std::string>{"run", "run-2"}));
+  EXPECT_EQ(first.info.spec_digest, "sent");
+  const auto* told = std::get_if<MessageTold>(&first.facts.back().body);
+  ASSERT_NE(told, nullptr);
+  EXPECT_EQ(told->text, "hello");
   EXPECT_EQ(first.info.data_digest, "digest");
   EXPECT_EQ(first.info.submitted_unix_ms, 0);
   EXPECT_EQ(second.info.job_id, "job-10");

@@ -551,13 +551,14 @@ TEST(RunEngineTest, JobsThatHadBegunInAnEarlierLifeEndWithWords) {
   EXPECT_EQ(job("job-5").state, JobState::kFailed);
   EXPECT_NE(job("job-5").reason.find("every step was done"), std::string::npos);
   const Actions actions = engine.TakeActions();
-  EXPECT_EQ(actions.facts.size(), 4u);
+  ASSERT_EQ(actions.facts.size(), 4u);
   std::vector<std::string> ended;
   for (const Action& action : actions.actions) {
     const auto* end = std::get_if<EndRun>(&action.body);
     if (end == nullptr) continue;
     ended.push_back(end->run_id);  // its slots at the store are free again
-    EXPECT_EQ(action.after_facts, ended.size());
+    EXPECT_EQ(action.after_facts, 4u);
+    EXPECT_TRUE(end->trainer.worker_id.empty());
   }
   EXPECT_EQ(ended, (std::vector<std::string>{"run-job-2", "run-job-3", "run-job-4", "run-job-5"}));
 }
@@ -611,6 +612,107 @@ TEST(RunEngineTest, JobsThatHadNotBegunRunAgainInTheirOrderAndToTheSameBits) {
     return ResultLines(facts);
   };
   EXPECT_EQ(form(world, "job-9"), form(quiet, "job-1"));
+}
+
+// Run ids by EndRun, those that go to a trainer with its name.
+std::vector<std::string> EndedRuns(const Actions& actions) {
+  std::vector<std::string> ended;
+  for (const Action& action : actions.actions) {
+    const auto* end = std::get_if<EndRun>(&action.body);
+    if (end == nullptr) continue;
+    ended.push_back(end->run_id +
+                    (end->trainer.worker_id.empty() ? "" : " at " + end->trainer.worker_id));
+  }
+  return ended;
+}
+
+TEST(RunEngineTest, RunsOfEarlierLivesEndAtTheStoreAndAtTheFirstTrainer) {
+  RestoredJob starting = OfAnEarlierLife("job-2", JobState::kStarting);
+  starting.past_run_ids = {"older"};
+  RestoredJob over = OfAnEarlierLife("job-1", JobState::kSucceeded);
+  over.past_run_ids = {"oldest"};
+  RunEngine engine;
+  engine.Restore({over, starting}, Instant(Millis(5)));
+  EXPECT_EQ(EndedRuns(engine.TakeActions()),
+            (std::vector<std::string>{"oldest", "older", "run-job-2"}));
+  // The trainer may have begun one of them after the store was asked to end it.
+  WorkerReady ready;
+  ready.name = {"trainer", "1"};
+  ready.role = WorkerRole::kTrainer;
+  engine.Handle(ready, Instant(Millis(6)));
+  EXPECT_EQ(
+      EndedRuns(engine.TakeActions()),
+      (std::vector<std::string>{"oldest at trainer", "older at trainer", "run-job-2 at trainer"}));
+  engine.Handle(ready, Instant(Millis(7)));
+  EXPECT_TRUE(EndedRuns(engine.TakeActions()).empty());
+}
+
+TEST(RunEngineTest, AJobThatWaitsSaysForWhat) {
+  WorldOptions options;
+  options.reward_service = false;
+  options.generators = false;
+  World world{options};
+  world.Submit("job-1", MakeSpec());
+  world.RunFor(1000);
+  EXPECT_EQ(world.Job("job-1").state, JobState::kStarting);
+  EXPECT_EQ(world.Job("job-1").reason,
+            "waits: no generator, no reward service with the grader numeric_match");
+  world.Join("generator-0", WorkerRole::kGenerator);
+  EXPECT_EQ(world.Job("job-1").reason, "waits: no reward service with the grader numeric_match");
+  world.Join("reward", WorkerRole::kReward);
+  EXPECT_EQ(world.Job("job-1").reason, "");
+  world.RunToStep("job-1", 1);
+  world.Kill("reward");
+  world.RunFor(200);
+  EXPECT_EQ(world.Job("job-1").state, JobState::kRunning);
+  EXPECT_EQ(world.Job("job-1").reason,
+            "waits: no reward service with the grader numeric_match (reward was lost: killed)");
+  world.Join("reward", WorkerRole::kReward);
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded);
+  EXPECT_EQ(world.Job("job-1").reason, "");
+  World later{WorldOptions{}};
+  later.Restore({OfAnEarlierLife("job-1", JobState::kQueued)});
+  EXPECT_NE(later.Job("job-1").reason.find("are read again after a restart"), std::string::npos);
+  later.Prepare("job-1");
+  EXPECT_EQ(later.Job("job-1").reason.find("restart"), std::string::npos);
+}
+
+// The numbers of a watcher's events are those of the facts that tell of them.
+TEST(RunEngineTest, EveryReportIsAFactInItsOrder) {
+  RunEngine engine;
+  const auto check = [](const Actions& actions) {
+    size_t fact = 0;
+    for (const Action& action : actions.actions) {
+      const auto is_report = [](const auto& body) {
+        using Body = std::decay_t<decltype(body)>;
+        return std::is_same_v<Body, ReportJob> || std::is_same_v<Body, ReportMessage>;
+      };
+      if (!std::visit(is_report, action.body)) continue;
+      const auto told = [](const Fact& f) {
+        return std::holds_alternative<StateChanged>(f.body) ||
+               std::holds_alternative<MessageTold>(f.body);
+      };
+      while (fact < actions.facts.size() && !told(actions.facts[fact])) ++fact;
+      ASSERT_LT(fact, actions.facts.size());
+      EXPECT_EQ(std::holds_alternative<ReportMessage>(action.body),
+                std::holds_alternative<MessageTold>(actions.facts[fact].body));
+      ++fact;
+    }
+  };
+  engine.Restore(
+      {OfAnEarlierLife("job-1", JobState::kStarting), OfAnEarlierLife("job-2", JobState::kQueued)},
+      Instant(Millis(5)));
+  check(engine.TakeActions());
+  engine.Handle(
+      JobPrepared{
+          "job-1", OkStatus(), std::make_shared<const Dataset>(testing::MakeDataset(40)), {}},
+      Instant(Millis(6)));
+  WorkerReady ready;
+  ready.name = {"trainer", "1"};
+  ready.role = WorkerRole::kTrainer;
+  engine.Handle(ready, Instant(Millis(7)));
+  check(engine.TakeActions());
 }
 
 TEST(RunEngineTest, ARestoredJobMayBeCancelledOrFailToPrepareAndLetsTheNextOneRun) {

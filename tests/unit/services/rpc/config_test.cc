@@ -232,7 +232,7 @@ TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
             std::string::npos)
       << error;
   EXPECT_NE(error.find("daemon.data_folder: is required"), std::string::npos) << error;
-  EXPECT_NE(error.find("daemon.worker_id: wants letters"), std::string::npos) << error;
+  EXPECT_NE(error.find("daemon.worker_id: wants 1 to 64 letters"), std::string::npos) << error;
   EXPECT_NE(error.find("daemon.log_level: is \"loud\"; valid: debug, info, warning, error"),
             std::string::npos)
       << error;

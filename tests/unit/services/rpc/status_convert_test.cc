@@ -19,6 +19,24 @@ TEST(StatusConvertTest, EveryCodeAndMessageCrosses) {
             StatusCode::kInternal);
 }
 
+TEST(StatusConvertTest, WhatGrpcSaysOfConnectionsIsPutIntoWords) {
+  const auto said = [](grpc::StatusCode code, const std::string& message) {
+    return MessageOf(FromGrpc(grpc::Status(code, message)));
+  };
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE, "Socket closed"), "the connection to it broke");
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE, "recvmsg:Connection reset by peer"),
+            "the connection to it broke");
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE,
+                 "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+                 "Failed to connect to remote host: Connection refused"),
+            "nothing listens at its address");
+  EXPECT_EQ(said(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"),
+            "no answer came in time");
+  // What a peer says stays.
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE, "the disk is slow"), "the disk is slow");
+  EXPECT_EQ(said(grpc::StatusCode::INTERNAL, "Socket closed"), "Socket closed");
+}
+
 TEST(StatusConvertTest, DetailCrossesInsideARpcStatus) {
   type::v1::ErrorInfo info;
   info.set_reason("EPOCH_SUPERSEDED");
