@@ -227,8 +227,7 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
                                   "  titanctl weights ls\n"
                                   "  titanctl weights ls job-1 --all");
   ls->add_option("job", args->weights.name, "Job id; default: all jobs, and models");
-  ls->add_flag("--all", args->weights.all,
-               "Also versions that are neither in memory nor on disk (-o json always has them)");
+  ls->add_flag("--all", args->weights.all, "Also versions that are neither in memory nor on disk");
   CLI::App* show =
       builder->Command(weights, "show", "weights show", "Show weights: digest, config, tensors",
                        "  titanctl weights show job-1\n"

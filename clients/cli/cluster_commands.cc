@@ -72,6 +72,20 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
   return cluster;
 }
 
+// What another `up` in any folder has to be given for the same cluster, beside --data.
+std::vector<std::string> OptionsOf(const UpOptions& options) {
+  std::vector<std::string> words;
+  if (!options.config.empty()) {
+    std::error_code error;
+    const std::string path = std::filesystem::absolute(options.config, error).string();
+    words.insert(words.end(), {"--config", error ? options.config : path});
+  }
+  if (options.generators > 0) {
+    words.insert(words.end(), {"--generators", std::to_string(options.generators)});
+  }
+  return words;
+}
+
 std::string BinFolder() {
   return std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
 }
@@ -117,8 +131,7 @@ std::string FixOf(const Json& supervisor, const std::string& data) {
   for (const std::string& name : GoneForGood(supervisor)) {
     fix += "titanctl logs " + name + " --data " + data + " shows the last words of " + name + "; ";
   }
-  return fix + "titanctl down --data " + data + " && titanctl up --data " + data +
-         " starts everything anew, queued jobs stay";
+  return fix + cluster::RestartCommand(data) + " starts everything anew, queued jobs stay";
 }
 
 // What the end of the cluster does to its jobs; Unavailable: nobody is there to say it.
@@ -129,9 +142,19 @@ StatusOr<JobsAtDown> AskForJobs(const Json& supervisor, const Common& common) {
     }
   }
   TITAN_ASSIGN_OR_RETURN(const std::string address, cluster::OrchestratorAddressOf(common.data));
-  TITAN_ASSIGN_OR_RETURN(const auto client, cluster::JobClient::Connect(address));
+  TITAN_ASSIGN_OR_RETURN(const auto client, cluster::JobClient::Connect(address, common.data));
   TITAN_ASSIGN_OR_RETURN(const auto jobs, client->ListJobs());
   return SortForDown(jobs);
+}
+
+// Takes a folder away that `up` made and in which no daemon was started.
+void RemoveUnused(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::exists(cluster::SupervisorPath(folder), ignored)) return;
+  for (const std::string& path : {folder + "/logs/supervisor.log", folder + "/logs",
+                                  folder + "/format.json", cluster::LockPath(folder), folder}) {
+    std::filesystem::remove(path, ignored);  // a folder only when nothing else is in it
+  }
 }
 
 struct Outcome {
@@ -162,8 +185,7 @@ std::string ProgramsChanged(const Json& supervisor, const std::string& data) {
   const std::string stamp = supervisor.value("programs", "");
   if (folder.empty() || stamp.empty() || cluster::ProgramStamp(folder) == stamp) return "";
   return "the programs in " + folder +
-         " changed since this cluster was started; to use them: titanctl down --data " + data +
-         " && titanctl up --data " + data;
+         " changed since this cluster was started; to use them: " + cluster::RestartCommand(data);
 }
 
 // Says that a cluster runs there already, and where.
@@ -205,6 +227,9 @@ int Up(const Common& common, const UpOptions& options) {
   }
   const std::string& folder = config->data_folder();
   if (runtime::FileLock::IsHeld(cluster::LockPath(folder))) return AlreadyRuns(common, folder);
+  if (const Status access = cluster::CheckOwner(folder); !access.ok()) return Fail(access);
+  std::error_code unknown;
+  const bool fresh = !std::filesystem::exists(folder, unknown);
   const Status made = runtime::MakeWritableFolder(folder + "/logs");
   if (!made.ok()) return Fail(made);
   int report[2];
@@ -213,17 +238,10 @@ int Up(const Common& common, const UpOptions& options) {
   const std::string exe = runtime::ExecutablePath();
   const std::string log = folder + "/logs/supervisor.log";
   const std::string fd_text = std::to_string(report[1]);
-  const std::string generators = std::to_string(options.generators);
+  const std::vector<std::string> passed_on = OptionsOf(options);
   std::vector<const char*> argv = {exe.c_str(),    "supervise",   "--data",
                                    folder.c_str(), "--report_fd", fd_text.c_str()};
-  if (!options.config.empty()) {
-    argv.push_back("--config");
-    argv.push_back(options.config.c_str());
-  }
-  if (options.generators > 0) {
-    argv.push_back("--generators");
-    argv.push_back(generators.c_str());
-  }
+  for (const std::string& word : passed_on) argv.push_back(word.c_str());
   argv.push_back(nullptr);
   const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const int null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -256,8 +274,14 @@ int Up(const Common& common, const UpOptions& options) {
     return kExitDetached;
   }
   if (outcome != kReady) {
-    return Fail(FailedPrecondition(
-        outcome.empty() ? "the supervisor ended without a word; see " + log : outcome));
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage;
+    if (fresh && !outcome.empty()) RemoveUnused(folder);
+    const std::string text =
+        outcome.empty() ? "the supervisor ended without a word; see " + log : outcome;
+    return Fail(refused ? InvalidArgument(text) : FailedPrecondition(text));
   }
   return ShowStatus(common);
 }
@@ -286,6 +310,7 @@ int Supervise(const Common& common, const UpOptions& options, int report_fd) {
   if (!config.ok()) return fail(config.status());
   cluster_options.config = *std::move(config);
   cluster_options.bin_folder = BinFolder();
+  cluster_options.up_options = OptionsOf(options);
   auto cluster =
       cluster::Cluster::Start(std::move(cluster_options), [&] { return signal.requested(); });
   if (!cluster.ok()) return fail(cluster.status());
@@ -327,7 +352,7 @@ int Down(const Common& common) {
     auto asked = AskForJobs(*supervisor, common);
     if (asked.ok()) {
       jobs = *std::move(asked);
-      std::cerr << FormatJobsAtDown(*jobs, folder) << std::flush;
+      std::cerr << FormatJobsAtDown(*jobs, cluster::UpCommand(folder)) << std::flush;
     } else {
       std::cerr << "the jobs are not known: " << cluster::Printable(MessageOf(asked.status()))
                 << std::endl;
@@ -394,7 +419,7 @@ int ShowStatus(const Common& common) {
   StatusOr<orchestrator::v1::ListJobsResponse> jobs = Unavailable("not asked");
   if (address.ok()) {
     out["orchestrator"] = *address;
-    auto client = cluster::JobClient::Connect(*address);
+    auto client = cluster::JobClient::Connect(*address, local ? common.data : "");
     if (!client.ok()) return Fail(client.status());
     workers = (*client)->ListWorkers();
     jobs = (*client)->ListJobs();

@@ -79,7 +79,8 @@ void ExamineMemory(const MachineFacts& facts, const std::optional<JobNeeds>& job
   }
   if (!job.has_value()) return;
   if (!job->problem.empty()) {
-    out->Bad("job", job->problem, "");
+    out->Bad("job", job->problem,
+             "mend it or name another file; titanctl submit FILE --check looks at a job in full");
     return;
   }
   const std::string problem =

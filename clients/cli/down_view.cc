@@ -26,7 +26,7 @@ JobsAtDown SortForDown(const ListJobsResponse& jobs) {
   return sorted;
 }
 
-std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& data) {
+std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& up) {
   if (jobs.ended.empty() && jobs.kept.empty()) return "no job runs or waits\n";
   std::string text;
   for (const Job& job : jobs.ended) {
@@ -40,8 +40,8 @@ std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& data) {
   }
   if (jobs.kept.empty()) return text;
   const size_t num = jobs.kept.size();
-  text += fmt::format("{} job{} not begun and stay{} queued; titanctl up --data {} runs {}: ", num,
-                      num == 1 ? " has" : "s have", num == 1 ? "s" : "", data,
+  text += fmt::format("{} job{} not begun and stay{} queued; {} runs {}: ", num,
+                      num == 1 ? " has" : "s have", num == 1 ? "s" : "", up,
                       num == 1 ? "it" : "them in this order");
   for (size_t i = 0; i < num; ++i) {
     text += (i == 0 ? "" : ", ") + jobs.kept[i].job_id();

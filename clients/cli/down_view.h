@@ -17,8 +17,9 @@ struct JobsAtDown {
 };
 JobsAtDown SortForDown(const orchestrator::v1::ListJobsResponse& jobs);
 
-// A line or more, each with its end; names and ids in full. `data` is the cluster's folder.
-std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& data);
+// A line or more, each with its end; names and ids in full. `up` is the command that starts the
+// cluster.
+std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& up);
 
 }  // namespace titan::cli
 

@@ -69,13 +69,7 @@ int WatchUntilItEnds(const Common& common, runtime::ShutdownSignal& signal,
 // Problems that the orchestrator found, each with its place in the job file.
 Status WithPlaces(const Status& status, const rpc::ConfigOrigins& origins) {
   const auto info = rpc::ErrorInfoOf(status);
-  if (info.has_value() && info->fields().empty()) return status;
-  if (!info.has_value()) {
-    // "data.path: ..." of what a file that the job names holds.
-    const std::string message = MessageOf(status);
-    const std::string field = message.substr(0, message.find(": "));
-    return origins.IsDefault(field) ? status : Annotate(status, origins.Of(field));
-  }
+  if (!info.has_value() || info->fields().empty()) return status;
   rpc::ConfigProblems problems;
   for (const auto& field : info->fields()) problems.push_back({field.path(), field.description()});
   return rpc::ProblemsToStatus(problems, origins);

@@ -70,7 +70,7 @@ int ShowLogs(const Common& common, const LogOptions& options) {
   }
   if (names.empty()) {
     return Fail(Unavailable("no logs in '" + folder +
-                            "'; start a cluster with: titanctl up --data " + common.data));
+                            "'; start a cluster with: " + cluster::UpCommand(common.data)));
   }
   std::sort(names.begin(), names.end());
   const auto chosen = Choose(names, options.daemon, folder);

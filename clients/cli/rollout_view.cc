@@ -72,10 +72,11 @@ std::string Escape(std::string_view text) {
 std::string FormatGroupId(uint64_t id) { return fmt::format("0x{:016x}", id); }
 
 bool ParseGroupId(std::string_view text, uint64_t* id) {
-  // Without the prefix, words such as "abc" would be ids.
-  if (!text.starts_with("0x") && !text.starts_with("0X")) return false;
-  text.remove_prefix(2);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *id, 16);
+  // As tables print it, or as JSON does. Without the prefix, words such as "abc" would be ids.
+  const bool hex = text.starts_with("0x") || text.starts_with("0X");
+  if (hex) text.remove_prefix(2);
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), *id, hex ? 16 : 10);
   return error == std::errc() && end == text.data() + text.size();
 }
 

@@ -31,7 +31,7 @@ StatusOr<std::string> OrchestratorOf(const Common& common) {
 
 StatusOr<std::unique_ptr<cluster::JobClient>> ConnectTo(const Common& common) {
   TITAN_ASSIGN_OR_RETURN(const std::string address, OrchestratorOf(common));
-  return cluster::JobClient::Connect(address);
+  return cluster::JobClient::Connect(address, common.address.empty() ? common.data : "");
 }
 
 int Run(const Arguments& arguments) {

@@ -22,16 +22,18 @@ namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
 
-Status Failed(const grpc::Status& status) {
-  return cluster::FromPeer(status, "weight store", "WEIGHT_STORE_DOWN");
-}
-
 }  // namespace
 
 struct StoreClient::Impl {
   std::unique_ptr<weightstore::v1::WeightStoreService::StubInterface> stub;
   std::unique_ptr<weightstore::StandaloneLeader> leader;
   std::string socket_path;
+  std::string data_folder;
+
+  Status Failed(const grpc::Status& status) const {
+    return cluster::FromPeer(status, "weight store", "WEIGHT_STORE_DOWN",
+                             cluster::FixOfGone(data_folder));
+  }
 };
 
 StoreClient::StoreClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -44,6 +46,7 @@ StatusOr<std::unique_ptr<StoreClient>> StoreClient::Open(const std::string& data
                          runtime::ReadFile(cluster::EndpointsPath(data_folder), 16u << 20));
   const auto json = nlohmann::json::parse(text, nullptr, false);
   auto impl = std::make_unique<Impl>();
+  impl->data_folder = data_folder;
   std::string address;
   if (json.is_object() && json.contains("endpoints") && json["endpoints"].is_array()) {
     impl->socket_path = json.value("weightstore_socket", "");
@@ -68,7 +71,7 @@ StatusOr<weightstore::v1::ListStoredModelsResponse> StoreClient::ListStoredModel
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->ListStoredModels(&context, {}, &response);
-  if (!status.ok()) return Failed(status);
+  if (!status.ok()) return impl_->Failed(status);
   return response;
 }
 
@@ -77,7 +80,7 @@ StatusOr<uint64_t> StoreClient::Delete(const weightstore::v1::DeleteStoredModelR
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->DeleteStoredModel(&context, request, &response);
-  if (!status.ok()) return Failed(status);
+  if (!status.ok()) return impl_->Failed(status);
   return response.freed_bytes();
 }
 
@@ -89,7 +92,7 @@ StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = impl_->stub->ListVersions(&context, request, &response);
-  if (!status.ok()) return Failed(status);
+  if (!status.ok()) return impl_->Failed(status);
   return response;
 }
 

@@ -109,11 +109,11 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
     if (!versions.ok() && versions.status().code() == StatusCode::kNotFound) continue;
     if (!versions.ok()) return Fail(versions.status());
     for (const VersionInfo& version : versions->versions()) {
-      if (options.all || Exists(version)) {
-        rows.push_back(VersionRow(job.job_id(), version));
-      } else {
+      if (!options.all && !Exists(version)) {
         ++not_shown;
+        continue;
       }
+      rows.push_back(VersionRow(job.job_id(), version));
       Json row = Json::parse(rpc::ToJsonText(version, /*all_fields=*/true), nullptr, false);
       row["job_id"] = job.job_id();
       out.push_back(std::move(row));

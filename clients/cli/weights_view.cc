@@ -103,7 +103,7 @@ std::vector<std::string> VersionRow(const std::string& job, const VersionInfo& v
           std::to_string(version.version()),
           StateOf(version),
           version.weights_digest().empty() ? "-" : version.weights_digest(),
-          version.version() == 0 ? "-" : std::to_string(version.train_step()),
+          version.version() == 0 || seconds == 0 ? "-" : std::to_string(version.train_step()),
           seconds == 0 ? "-" : fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
           version.kept_bytes() == 0 ? "-" : MebiBytes(version.kept_bytes()),
           fmt::format("{}", fmt::join(version.holders(), ", "))};

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cluster/cluster.h"
 
+#include <pwd.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -37,6 +42,27 @@ milliseconds ShutdownDeadline(const config::v1::DaemonConfig& daemon) {
   return milliseconds(daemon.shutdown_deadline_ms());
 }
 
+// "user 'ann'", or what is known of it.
+std::string OwnerOf(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return "another user";
+  const passwd* user = getpwuid(info.st_uid);
+  return "user " +
+         (user != nullptr ? "'" + std::string(user->pw_name) + "'" : std::to_string(info.st_uid));
+}
+
+// One word of a shell's command line.
+std::string ShellWord(const std::string& text) {
+  constexpr std::string_view kPlain = "-_./+=:,@%";
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [&](unsigned char c) {
+    return std::isalnum(c) != 0 || kPlain.find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 }  // namespace
 
 std::string LockPath(const std::string& data_folder) { return data_folder + "/cluster.lock"; }
@@ -47,11 +73,36 @@ std::string EndpointsPath(const std::string& data_folder) {
   return data_folder + "/endpoints.json";
 }
 
+std::string UpCommand(const std::string& data_folder) {
+  std::string command = "titanctl up --data " + ShellWord(data_folder);
+  const auto text = runtime::ReadFile(SupervisorPath(data_folder), 64u << 20);
+  const auto json = text.ok() ? Json::parse(*text, nullptr, false) : Json();
+  if (!json.is_object() || !json.contains("up_options") || !json["up_options"].is_array()) {
+    return command;
+  }
+  for (const auto& word : json["up_options"]) {
+    if (word.is_string()) command += " " + ShellWord(word.get<std::string>());
+  }
+  return command;
+}
+
+std::string RestartCommand(const std::string& data_folder) {
+  return "titanctl down --data " + ShellWord(data_folder) + " && " + UpCommand(data_folder);
+}
+
 Status CheckAccess(const std::string& data_folder) {
   if (access(LockPath(data_folder).c_str(), R_OK | W_OK) == 0 || errno != EACCES) return OkStatus();
   return MakeStatus(StatusCode::kPermissionDenied,
-                    "the cluster in '" + data_folder +
-                        "' belongs to another user; run this as the user who started it");
+                    "the cluster in '" + data_folder + "' belongs to " +
+                        OwnerOf(LockPath(data_folder)) + "; run this as the user who started it");
+}
+
+Status CheckOwner(const std::string& data_folder) {
+  TITAN_RETURN_IF_ERROR(CheckAccess(data_folder));
+  if (access(data_folder.c_str(), W_OK | X_OK) == 0 || errno != EACCES) return OkStatus();
+  return MakeStatus(StatusCode::kPermissionDenied,
+                    "folder '" + data_folder + "' belongs to " + OwnerOf(data_folder) +
+                        " and cannot be written to; choose another one with --data");
 }
 
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder) {
@@ -59,7 +110,7 @@ StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder) {
   const auto text = runtime::ReadFile(EndpointsPath(data_folder), 16u << 20);
   if (!text.ok() || !runtime::FileLock::IsHeld(LockPath(data_folder))) {
     return NotFound("no cluster runs in '" + data_folder +
-                    "'; start one with: titanctl up --data " + data_folder);
+                    "'; start one with: " + UpCommand(data_folder));
   }
   const auto json = Json::parse(*text, nullptr, false);
   if (json.is_object() && json.contains("endpoints") && json["endpoints"].is_array()) {
@@ -122,6 +173,7 @@ struct Cluster::Impl {
     json["state"] = state;
     json["reason"] = reason;
     json["started_unix_ms"] = started_unix_ms;
+    json["up_options"] = options.up_options;
     json["bin_folder"] = options.bin_folder;
     json["programs"] = programs;
     json["processes"] = Json::array();

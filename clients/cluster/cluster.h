@@ -31,6 +31,8 @@ struct ClusterOptions {
   std::function<void(const std::string&)>
       say;  // progress for people; from the supervisor's thread. May be empty
   rpc::ConfigOrigins origins = {};  // of `config`, for errors
+  // What `titanctl up` was given beside --data, a word each; supervisor.json keeps it.
+  std::vector<std::string> up_options = {};
 };
 
 // Thread-safe. One thread inside starts, watches and stops the processes.
@@ -67,6 +69,13 @@ std::string SupervisorPath(const std::string& data_folder);  // supervisor.json
 std::string EndpointsPath(const std::string& data_folder);   // endpoints.json
 // PermissionDenied: another user's cluster, or one that ran; nothing can be said about it.
 Status CheckAccess(const std::string& data_folder);
+// PermissionDenied: the folder, which exists, is of another user and cannot be written to.
+Status CheckOwner(const std::string& data_folder);
+// "titanctl up --data FOLDER", with the options that the cluster there was started with last; a
+// shell takes it as it stands. The one place that makes this line.
+std::string UpCommand(const std::string& data_folder);
+// "titanctl down --data FOLDER && " and UpCommand.
+std::string RestartCommand(const std::string& data_folder);
 // The orchestrator's address from endpoints.json; NotFound says how to start a cluster.
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder);
 

@@ -53,15 +53,10 @@ grpc::Status Retried(Call call, milliseconds patience = kCallDeadline) {
   }
 }
 
-Status Failed(const grpc::Status& status) {
-  return FromPeer(status, "orchestrator", "ORCHESTRATOR_DOWN",
-                  "; with --address, look at the address");
-}
-
 // Reads a stream to its end or until on_message answers false.
 template <typename Message>
-Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message>& reader,
-               const std::function<bool(const Message&)>& on_message) {
+grpc::Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message>& reader,
+                     const std::function<bool(const Message&)>& on_message) {
   Message message;
   bool left = false;
   while (reader.Read(&message)) {
@@ -72,7 +67,7 @@ Status ReadAll(grpc::ClientContext& context, grpc::ClientReaderInterface<Message
     }
   }
   const grpc::Status status = reader.Finish();
-  return left || status.ok() ? OkStatus() : Failed(status);
+  return left ? grpc::Status::OK : status;
 }
 
 }  // namespace
@@ -87,9 +82,18 @@ std::string NameOf(JobState state) {
   return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "UNKNOWN";
 }
 
-StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const std::string& orchestrator_address) {
+StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const std::string& orchestrator_address,
+                                                        const std::string& data_folder) {
   TITAN_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(orchestrator_address));
-  return std::unique_ptr<JobClient>(new JobClient(OrchestratorService::NewStub(channel)));
+  return std::unique_ptr<JobClient>(
+      new JobClient(OrchestratorService::NewStub(channel), orchestrator_address, data_folder));
+}
+
+Status JobClient::Failed(const grpc::Status& status) const {
+  return FromPeer(status, "orchestrator", "ORCHESTRATOR_DOWN",
+                  data_folder_.empty() ? "start an orchestrator that listens at " + address_ +
+                                             ", or give another address"
+                                       : FixOfGone(data_folder_));
 }
 
 StatusOr<SubmitJobResponse> JobClient::Submit(const config::v1::JobSpec& spec) {
@@ -215,7 +219,8 @@ Status JobClient::ListRollouts(const ListRolloutsRequest& request,
   grpc::ClientContext context;
   SetDeadline(&context, kUploadDeadline);
   const auto reader = stub_->ListRollouts(&context, request);
-  return ReadAll(context, *reader, on_message);
+  const grpc::Status status = ReadAll(context, *reader, on_message);
+  return status.ok() ? OkStatus() : Failed(status);
 }
 
 Status JobClient::Chat(const ChatRequest& request,
@@ -223,7 +228,8 @@ Status JobClient::Chat(const ChatRequest& request,
   grpc::ClientContext context;
   SetDeadline(&context, kUploadDeadline);
   const auto reader = stub_->Chat(&context, request);
-  return ReadAll(context, *reader, on_message);
+  const grpc::Status status = ReadAll(context, *reader, on_message);
+  return status.ok() ? OkStatus() : Failed(status);
 }
 
 StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequence,

@@ -24,7 +24,10 @@ std::string NameOf(orchestrator::v1::JobState state);
 // Thread-safe.
 class JobClient {
  public:
-  static StatusOr<std::unique_ptr<JobClient>> Connect(const std::string& orchestrator_address);
+  // data_folder: of the cluster that the orchestrator belongs to, for what a person could do when
+  // it is gone; empty: only its address is known.
+  static StatusOr<std::unique_ptr<JobClient>> Connect(const std::string& orchestrator_address,
+                                                      const std::string& data_folder = "");
 
   // With a fresh request id.
   StatusOr<orchestrator::v1::SubmitJobResponse> Submit(const config::v1::JobSpec& spec);
@@ -54,10 +57,16 @@ class JobClient {
   void StopWatching();
 
  private:
-  explicit JobClient(std::unique_ptr<orchestrator::v1::OrchestratorService::StubInterface> stub)
-      : stub_(std::move(stub)) {}
+  JobClient(std::unique_ptr<orchestrator::v1::OrchestratorService::StubInterface> stub,
+            std::string address, std::string data_folder)
+      : stub_(std::move(stub)),
+        address_(std::move(address)),
+        data_folder_(std::move(data_folder)) {}
+  Status Failed(const grpc::Status& status) const;
 
   const std::unique_ptr<orchestrator::v1::OrchestratorService::StubInterface> stub_;
+  const std::string address_;
+  const std::string data_folder_;
   std::mutex mutex_;
   grpc::ClientContext* watching_ = nullptr;
   bool stop_watching_ = false;

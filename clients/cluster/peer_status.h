@@ -13,10 +13,13 @@
 namespace titan::cluster {
 
 // The status as rpc::FromGrpc gives it; gRPC's own words for a peer that is not there name sockets
-// and nothing that a person could do, so that one becomes Unavailable with `reason` and a fix.
-// daemon: "orchestrator", "weight store". more_fix ends the fix.
+// and nothing that a person could do, so that one becomes Unavailable with `reason` and `fix`.
+// daemon: "orchestrator", "weight store".
 Status FromPeer(const grpc::Status& status, const std::string& daemon, const std::string& reason,
-                const std::string& more_fix = "");
+                const std::string& fix);
+
+// What to do about a daemon of the cluster in this folder that is not there.
+std::string FixOfGone(const std::string& data_folder);
 
 }  // namespace titan::cluster
 

@@ -119,6 +119,10 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   cluster_options.config = *config;
   cluster_options.bin_folder =
       std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
+  if (!options.cluster_config.empty()) {
+    const auto path = std::filesystem::absolute(options.cluster_config, error);
+    cluster_options.up_options = {"--config", path.string()};
+  }
   cluster_options.say = [](const std::string& text) { std::cout << text << std::endl; };
   auto cluster =
       cluster::Cluster::Start(std::move(cluster_options), [&] { return signal.requested(); });

@@ -3,6 +3,7 @@
 // gone, trained, exported after the job has ended, imported again with the same digest, trained on,
 // deleted; a damaged blob, a broken tokenizer and an interrupted program are named and leave
 // nothing. Method: one small cluster, the real programs, a model made by Philox.
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -13,9 +14,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "clients/cluster/cluster.h"
+#include "clients/cluster/job_file.h"
 #include "services/rpc/config.h"
 #include "tests/e2e/small_job.h"
 #include "tests/support/test_files.h"
+#include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
 
 namespace titan::e2e {
 namespace {
@@ -103,7 +107,8 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
   EXPECT_EQ(output_.find("model.id"), std::string::npos) << output_;  // no problem with it
 
   // The job is over, its last version is on disk.
-  const json versions = Json("weights ls job-1");
+  EXPECT_EQ(Json("weights ls job-1").size(), 1u);
+  const json versions = Json("weights ls job-1 --all");
   ASSERT_EQ(versions.size(), 3u);
   EXPECT_EQ(versions[0]["weights_digest"], imported["weights_digest"]);
   EXPECT_EQ(versions[0]["kept_bytes"], 0);
@@ -147,7 +152,7 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
                      versions[2]["stored_id"].get<std::string>()),
             0)
       << output_ << errors_;
-  EXPECT_EQ(Json("weights ls job-2")[0]["weights_digest"], digest);
+  EXPECT_EQ(Json("weights ls job-2 --all")[0]["weights_digest"], digest);
 
   // Deleted, and what nothing else names goes with it.
   EXPECT_EQ(Titanctl("weights rm job-1@0"), 1);
@@ -159,10 +164,43 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
   }
   EXPECT_EQ(Titanctl("weights rm base"), 7) << errors_;
   EXPECT_EQ(Json("weights ls")["models"].size(), 0u);
-  EXPECT_EQ(Titanctl(job), 7) << errors_;
+  EXPECT_EQ(Titanctl(job), 2) << errors_;
   EXPECT_NE(errors_.find("model.id: no model 'base' is stored"), std::string::npos) << errors_;
   EXPECT_EQ(Titanctl("weights export base --to " + Path("gone")), 7) << errors_;
   EXPECT_FALSE(fs::exists(Path("gone")));
+}
+
+// The job has the model's id where the request has its name.
+TEST_F(CliModelsTest, TheSameRequestAfterARestartIsTheSameJob) {
+  const json imported = Json("weights import " + SmallModelFolder() + " --id again");
+  auto job = cluster::ReadJobFile(Path("job.json"), {"model.id=again"});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto submit = [&](std::string* job_id) {
+    const auto address = cluster::OrchestratorAddressOf(Path("run"));
+    EXPECT_TRUE(address.ok()) << address.status();
+    const auto stub = orchestrator::v1::OrchestratorService::NewStub(
+        grpc::CreateChannel(*address, grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    orchestrator::v1::SubmitJobRequest request;
+    request.set_request_id("mine");
+    *request.mutable_spec() = job->spec;
+    orchestrator::v1::SubmitJobResponse response;
+    const grpc::Status status = stub->SubmitJob(&context, request, &response);
+    *job_id = status.ok() ? response.job_id() : status.error_message();
+    return status.error_code();
+  };
+  std::string first, second;
+  ASSERT_EQ(submit(&first), grpc::StatusCode::OK) << first;
+  EXPECT_EQ(Json("get " + first)["spec"]["model"]["id"], imported["id"]);
+  ASSERT_EQ(Titanctl("down"), 0) << errors_;
+  ASSERT_EQ(Titanctl("up --config " + Path("cluster.json")), 0) << errors_;
+  ASSERT_EQ(submit(&second), grpc::StatusCode::OK) << second;
+  EXPECT_EQ(second, first);
+  job->spec.set_seed(99);
+  EXPECT_EQ(submit(&second), grpc::StatusCode::ALREADY_EXISTS) << second;
+  Titanctl("cancel " + first);
+  Titanctl("watch " + first);
+  EXPECT_EQ(Titanctl("weights rm again"), 0) << errors_;
 }
 
 TEST_F(CliModelsTest, ADamagedBlobIsNamedByWhoeverReadsIt) {

@@ -295,7 +295,18 @@ TEST_F(CliTest, WhatIsWrongIsRefusedByNameAndLeavesNothing) {
   EXPECT_NE(errors_.find("data.id"), std::string::npos) << errors_;
   EXPECT_EQ(
       Titanctl("submit " + Path("job.json") + " --set data.id=00000000000000000000000000000000"),
-      7);
+      2);
+  // The same fault has one code and one text, however it is found.
+  std::filesystem::create_directories(Path("no_model"));
+  for (const std::string& model :
+       {std::string("model.id=nobody"), "model.path=" + Path("no_model")}) {
+    const std::string job = "submit " + Path("job.json") + " --set " + model;
+    EXPECT_EQ(Titanctl(job), 2);
+    const std::string said = errors_;
+    EXPECT_EQ(Titanctl(job + " --check"), 2);
+    EXPECT_EQ(said.substr(0, said.find('\n')), errors_.substr(0, errors_.find('\n')));
+    EXPECT_NE(errors_.find("--set " + model + ": model."), std::string::npos) << errors_;
+  }
   EXPECT_EQ(Titanctl("get job-99"), 7);
   // What only a reward service knows, before anything is queued.
   for (const char* check : {"", " --check"}) {

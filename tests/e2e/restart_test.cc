@@ -130,7 +130,9 @@ TEST_P(RestartTest, AQueuedJobRunsAfterARestartToTheSameBits) {
   } else {
     EXPECT_TRUE(Has(errors_, running + " (small) is RUNNING, ")) << errors_;
     EXPECT_TRUE(Has(errors_, "it ends with the cluster and is not resumed")) << errors_;
-    EXPECT_TRUE(Has(errors_, "2 jobs have not begun and stay queued; titanctl up --data "))
+    EXPECT_TRUE(Has(errors_, "2 jobs have not begun and stay queued; titanctl up --data " +
+                                 folder_.path() + "/run --config " + folder_.path() +
+                                 "/cluster.json runs them in this order: "))
         << errors_;
     EXPECT_TRUE(Has(errors_, ": " + first + ", " + second + "\n")) << errors_;
   }

@@ -71,7 +71,7 @@ TEST_F(SmolLm2ModelsTest, FromGgufThroughAJobToTransformers) {
   EXPECT_TRUE(again["existed"]);
 
   ASSERT_EQ(Titanctl("submit " + Path("job.json") + " -w --set model.id=smollm2"), 0) << output_;
-  const json versions = Json("weights ls job-1");
+  const json versions = Json("weights ls job-1 --all");
   ASSERT_EQ(versions.size(), 2u);
   EXPECT_EQ(versions[0]["weights_digest"], imported["weights_digest"]);
   ASSERT_EQ(Titanctl("weights export job-1 --to " + Path("trained")), 0) << output_;

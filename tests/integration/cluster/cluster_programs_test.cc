@@ -157,7 +157,14 @@ TEST_F(ClusterProgramsTest, UpStatusSubmitCancelDown) {
 }
 
 TEST_F(ClusterProgramsTest, KilledGeneratorComesBackAndKilledTrainerDegrades) {
-  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  std::ofstream(folder_ + "/c.json") << "{}";
+  ASSERT_EQ(Shell("(cd " + folder_ + " && " + (bin_ / "titanctl").string() +
+                  " up --config c.json --generators 1 --data " + data_ + ")"),
+            0)
+      << output_;
+  // Whatever names the start of this cluster names what it was given.
+  const std::string up =
+      "titanctl up --data " + data_ + " --config " + folder_ + "/c.json --generators 1";
   const int first = Process("generator-0")["pid"];
   ASSERT_EQ(kill(first, SIGKILL), 0);
   ASSERT_TRUE(Eventually([&] {
@@ -178,12 +185,61 @@ TEST_F(ClusterProgramsTest, KilledGeneratorComesBackAndKilledTrainerDegrades) {
   EXPECT_NE(output_.find("trainer (pid"), std::string::npos) << output_;
   EXPECT_NE(output_.find("fix: titanctl logs trainer --data " + data_ +
                          " shows the last words of trainer; titanctl down --data " + data_ +
-                         " && titanctl up --data " + data_ + " starts everything anew"),
+                         " && " + up + " starts everything anew"),
             std::string::npos)
       << output_;
-  ASSERT_EQ(Titanctl("status -o json --data " + data_), 0);
+  kill(Process("orchestrator")["pid"].get<int>(), SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Process("orchestrator")["state"] != "running"; }));
+  EXPECT_EQ(Titanctl("list --data " + data_), 5);
+  EXPECT_NE(output_.find("fix: see what runs with: titanctl status --data " + data_ +
+                         "; start the cluster anew with: titanctl down --data " + data_ + " && " +
+                         up + "\n"),
+            std::string::npos)
+      << output_;
+  EXPECT_EQ(Titanctl("status -o json --data " + data_), 5);
   EXPECT_NE(json::parse(output_, nullptr, false)["fix"].get<std::string>().find("titanctl logs"),
             std::string::npos);
+  ASSERT_EQ(Titanctl("down --data " + data_), 0) << output_;
+  EXPECT_EQ(Titanctl("list --data " + data_), 5);
+  EXPECT_NE(output_.find("start one with: " + up + "\n"), std::string::npos) << output_;
+}
+
+TEST_F(ClusterProgramsTest, WhatUpRefusesLeavesNoFolder) {
+  std::ofstream(folder_ + "/big.json") << R"({"generator": {"kv_cache_bytes": 17592186044416}})";
+  EXPECT_EQ(Titanctl("up --config " + folder_ + "/big.json --data " + data_), 1);
+  EXPECT_FALSE(fs::exists(data_)) << output_;
+  // A daemon's refusal of its part is one of the configuration; its words stay.
+  const std::string picky = folder_ + "/picky";
+  fs::create_directories(picky);
+  fs::copy_file(bin_ / "titanctl", picky + "/titanctl");
+  std::ofstream(picky + "/titan-weightstore") << "#!/bin/sh\necho no >&2\nexit 2\n";
+  fs::permissions(picky + "/titan-weightstore", fs::perms::owner_all);
+  EXPECT_EQ(Shell(picky + "/titanctl up --data " + data_), 2) << output_;
+  EXPECT_NE(output_.find("(the part 'weightstore' of the cluster configuration)"),
+            std::string::npos)
+      << output_;
+  EXPECT_TRUE(fs::exists(data_ + "/logs/weightstore.log"));
+  // What was there before stays, too.
+  fs::create_directories(folder_ + "/mine");
+  EXPECT_EQ(Titanctl("up --config " + folder_ + "/big.json --data " + folder_ + "/mine"), 1);
+  EXPECT_TRUE(fs::exists(folder_ + "/mine"));
+}
+
+TEST_F(ClusterProgramsTest, AnotherUsersFolderIsSaidToBeHis) {
+  if (getuid() != 0) GTEST_SKIP() << "only root can be two users";
+  fs::create_directories(data_);
+  fs::permissions(folder_, fs::perms::all);
+  const std::string up = "setpriv --reuid 65534 --regid 65534 --clear-groups " +
+                         (bin_ / "titanctl").string() + " up --data " + data_;
+  EXPECT_EQ(Shell(up), 1);
+  EXPECT_NE(output_.find("folder '" + data_ + "' belongs to user 'root' and cannot be written to"),
+            std::string::npos)
+      << output_;
+  std::ofstream(data_ + "/cluster.lock") << "";
+  EXPECT_EQ(Shell(up), 1);
+  EXPECT_NE(output_.find("the cluster in '" + data_ + "' belongs to user 'root'"),
+            std::string::npos)
+      << output_;
 }
 
 TEST_F(ClusterProgramsTest, APortInUseIsNamedByTheFieldOfTheUsersFile) {
@@ -437,7 +493,8 @@ TEST_F(ClusterProgramsTest, AnOrchestratorThatIsNotThereIsNamedWithAFix) {
   for (const char* command : {"list", "status"}) {
     EXPECT_EQ(Shell((bin_ / "titanctl").string() + " " + command + " --address 127.0.0.1:1"), 5);
     EXPECT_NE(output_.find("the orchestrator does not answer"), std::string::npos) << output_;
-    EXPECT_NE(output_.find("fix: see what runs with `titanctl status`"), std::string::npos)
+    EXPECT_NE(output_.find("fix: start an orchestrator that listens at 127.0.0.1:1, or give"),
+              std::string::npos)
         << output_;
     EXPECT_EQ(output_.find("failed to connect"), std::string::npos) << output_;
   }

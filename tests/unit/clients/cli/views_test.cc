@@ -80,23 +80,25 @@ Job SomeJob() {
 
 TEST(DownViewTest, SaysWhichJobsEndAndWhichStay) {
   ListJobsResponse jobs;
-  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"), "no job runs or waits\n");
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "titanctl up --data run"),
+            "no job runs or waits\n");
   *jobs.add_jobs() = SomeJob();  // FAILED
   const auto add = [&jobs](const std::string& id, JobState state) {
     *jobs.add_jobs() = SomeJob();
     jobs.mutable_jobs(jobs.jobs_size() - 1)->set_job_id(id);
     jobs.mutable_jobs(jobs.jobs_size() - 1)->set_state(state);
   };
-  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"), "no job runs or waits\n");
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "titanctl up --data run"),
+            "no job runs or waits\n");
   add("job-8", JOB_STATE_QUEUED);
-  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "run"),
+  EXPECT_EQ(FormatJobsAtDown(SortForDown(jobs), "titanctl up --data run"),
             "1 job has not begun and stays queued; titanctl up --data run runs it: job-8\n");
   add("job-9", JOB_STATE_STARTING);
   add("job-10", JOB_STATE_RUNNING);
   add("job-11", JOB_STATE_STOPPING);
   jobs.mutable_jobs(jobs.jobs_size() - 1)->clear_name();
   EXPECT_EQ(
-      FormatJobsAtDown(SortForDown(jobs), "run"),
+      FormatJobsAtDown(SortForDown(jobs), "titanctl up --data run"),
       "job-10 (adds) is RUNNING, 2 of 5 steps done: it ends with the cluster and is not "
       "resumed; submit it again after the next start\n"
       "job-11 is STOPPING, 2 of 5 steps done: it ends with the cluster\n"
@@ -226,7 +228,9 @@ TEST(RolloutViewTest, GroupIdsReadBackAndControlBytesAreEscaped) {
   EXPECT_EQ(id, 0xfedcba9876543210u);
   EXPECT_TRUE(ParseGroupId("0x3000100", &id));
   EXPECT_EQ(id, 0x3000100u);
-  for (const char* bad : {"", "0x", "0x12g", "0x11112222333344445", "-1", "0x-1", "abc", "3000"}) {
+  EXPECT_TRUE(ParseGroupId("50331904", &id));  // as -o json prints it
+  EXPECT_EQ(id, 0x3000100u);
+  for (const char* bad : {"", "0x", "0x12g", "0x11112222333344445", "-1", "0x-1", "abc", "30f"}) {
     EXPECT_FALSE(ParseGroupId(bad, &id)) << bad;
   }
   EXPECT_EQ(Escape("a\\\x1b[2J\t"), "a\\\\\\x1b[2J\\t");
@@ -391,6 +395,13 @@ TEST(WeightsViewTest, NamesAreReadAndTheNewestReadableVersionIsChosen) {
   EXPECT_FALSE(IsMapped(*kept));
   EXPECT_EQ(StateOf(*kept), "KEPT");
   EXPECT_EQ(VersionRow("j", *kept)[6], "5.0 MiB");
+  weightstore::v1::VersionInfo open;  // its step is not known before it is committed
+  open.set_version(7);
+  open.set_state(weightstore::v1::VERSION_STATE_OPEN);
+  EXPECT_EQ(VersionRow("j", open)[4], "-");
+  open.set_train_step(6);
+  open.set_committed_unix_ms(1000);
+  EXPECT_EQ(VersionRow("j", open)[4], "6");
   EXPECT_TRUE(IsVersionName("job-1"));
   EXPECT_TRUE(IsVersionName("job-1@3"));
   EXPECT_FALSE(IsVersionName("smollm2"));
