@@ -2,8 +2,8 @@
 //
 // titan-bench-train MODEL BATCH.json [--key=value ...]: updates of the trainer on one batch, as
 // JSON on stdout: the first update's loss and gradient norm, the seconds of every later one and of
-// its parts, and the peak memory of the process. Keys: threads, updates, mode (f32, w16, bf16),
-// recompute (none, selective, full), max_pack_tokens, shared_group_tokens.
+// its parts, the memory planned and the peak of the process. Keys: threads, updates, mode (f32,
+// w16, bf16), recompute (none, selective, full), max_pack_tokens, shared_group_tokens.
 //
 // BATCH.json: {"samples": [{"group", "prompt", "reply", "log_probs", "advantage"}]}, groups
 // ascending from 0.
@@ -134,6 +134,7 @@ int Main(int argc, char** argv) {
     out["backward_seconds"].push_back(update.backward_seconds);
     out["optimizer_seconds"].push_back(update.optimizer_seconds);
   }
+  out["planned_mib"] = trainer::TrainRun::MemoryNeeded(*decoder, config) >> 20;
   out["peak_mib"] = PeakMebibytes();
   std::printf("%s\n", out.dump().c_str());
   return 0;

@@ -506,5 +506,13 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
   });
 }
 
+int64_t HeadScratchFloats(const HeadShape& shape, int64_t rows) {
+  const int64_t chunks = (shape.vocab + kRowSumChunk - 1) / kRowSumChunk;
+  const int64_t width = PanelCount(shape.hidden) * kPanelColumns;
+  // hidden twice, statistics, and of HeadBackward dz twice, four levels, a block of the weights.
+  return rows * (2 * shape.hidden + kHeadStatistics * chunks + 1) +
+         rows * (2 * kRowSumChunk + 4 * width) + kRowSumChunk * width;
+}
+
 }  // namespace titan::kernels
 #endif  // HWY_ONCE

@@ -97,6 +97,10 @@ void HeadLogProbBackward(Pool& pool, const HeadShape& shape, const float* hidden
                          float* dhidden, int64_t ldd, float* panels_accumulator,
                          const HeadPart* part = nullptr);
 
+// Floats that a calling thread keeps for HeadLogProb and HeadLogProbBackward of so many rows; the
+// pool's threads keep a block's each.
+int64_t HeadScratchFloats(const HeadShape& shape, int64_t rows);
+
 }  // namespace titan::kernels
 
 #endif  // TITAN_CORE_KERNELS_HEAD_H_

@@ -439,6 +439,10 @@ void LinearWeightGradient(Pool& pool, const LinearRows& rows,
   });
 }
 
+int64_t LinearWeightGradientScratchFloats(int64_t m, int64_t k, int64_t n) {
+  return m * (k + PanelCount(n) * kPanelColumns);
+}
+
 void LinearBiasGradient(Pool& pool, const float* dy, int64_t ldy, int64_t m, int64_t n,
                         float* accumulator) {
   constexpr int64_t kColumns = 64;  // of one task; the inner loop's lanes are columns

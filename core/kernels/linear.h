@@ -94,6 +94,10 @@ inline void LinearWeightGradient(Pool& pool, const LinearRows& rows,
   LinearWeightGradient(pool, rows, std::span(&gradient, 1));
 }
 
+// Floats that a calling thread keeps for LinearWeightGradient of m rows and matrices with n outputs
+// together.
+int64_t LinearWeightGradientScratchFloats(int64_t m, int64_t k, int64_t n);
+
 // Bias gradient of ONE unit: chain over the m rows upward from +0 of acc + dy[row][n]; then
 // accumulator[n] = accumulator[n] + chain.
 void LinearBiasGradient(Pool& pool, const float* dy, int64_t ldy, int64_t m, int64_t n,

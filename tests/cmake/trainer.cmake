@@ -21,3 +21,7 @@ titan_test(perturbed_kernel_parity_test LABEL parity
   USES trainer generator core/model core/formats core/kernels)
 # Its objects come before the library of the product, whose members are then not taken.
 target_sources(perturbed_kernel_parity_test PRIVATE $<TARGET_OBJECTS:titan_core_kernels_perturbed>)
+titan_test(train_job_test LABEL unit TIMEOUT 60
+  SOURCES unit/services/trainer/train_job_test.cc support/small_model.cc
+  USES services/trainer services/rpc trainer weightstore/client core/model core/kernels core/formats core/runtime
+       core/text core/base LIBS nlohmann_json::nlohmann_json)

@@ -15,6 +15,9 @@
 
 #include "core/base/check.h"
 #include "core/kernels/attention.h"
+#include "core/kernels/head.h"
+#include "core/kernels/linear.h"
+#include "core/kernels/order.h"
 #include "core/model/memory.h"
 #include "core/model/packing.h"
 #include "core/model/tensor_parallel.h"
@@ -40,6 +43,33 @@ void HeadUnitsOf(std::span<const kernels::RowRange> units, std::span<const int32
     if (next > begin)
       head_units.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(next)});
   }
+}
+
+// What kernels keep in the calling thread for the largest calls: the head's, and weight gradients
+// of a unit.
+int64_t KernelFloats(const Decoder& decoder, const TrainableDecoder::Limits& limits) {
+  const ParameterTable& table = decoder.table();
+  const kernels::HeadShape head = {.vocab = decoder.vocabulary(), .hidden = decoder.hidden()};
+  const int64_t rows = std::min(limits.max_rows, 2 * kernels::kUnitTokens);
+  int64_t largest = 0;
+  const auto matrices = [&](std::initializer_list<int> parameters) {
+    int64_t outputs = 0;
+    for (const int parameter : parameters) outputs += table.at(parameter).held.size();
+    largest = std::max(largest, kernels::LinearWeightGradientScratchFloats(
+                                    rows, table.at(*parameters.begin()).columns(), outputs));
+  };
+  for (const LayerParameters& layer : table.layers()) {
+    matrices({layer.q, layer.k, layer.v});
+    matrices({layer.o});
+    for (const ExpertParameters& expert : layer.experts) {
+      matrices({expert.gate});
+      matrices({expert.down});
+    }
+    if (!layer.experts.empty()) continue;
+    matrices({layer.gate, layer.up});
+    matrices({layer.down});
+  }
+  return (limits.backward ? largest : 0) + kernels::HeadScratchFloats(head, limits.max_head_rows);
 }
 
 // LibTorch's exceptions end here.
@@ -314,7 +344,8 @@ TrainableDecoder::~TrainableDecoder() = default;
 int64_t TrainableDecoder::MemoryNeeded(const Decoder& decoder, const Limits& limits) {
   const Workspace::Limits scratch = {limits.max_rows, limits.max_head_rows, limits.backward};
   return Workspace::MemoryNeeded(decoder, scratch) +
-         Impl::Plan(decoder, limits, nullptr, nullptr) * static_cast<int64_t>(sizeof(float));
+         (Impl::Plan(decoder, limits, nullptr, nullptr) + KernelFloats(decoder, limits)) *
+             static_cast<int64_t>(sizeof(float));
 }
 
 StatusOr<std::unique_ptr<TrainableDecoder>> TrainableDecoder::Create(const Decoder& decoder,

@@ -62,7 +62,8 @@ class TrainableDecoder {
     Recompute recompute = Recompute::kNone;  // memory against time; no bit depends on it
   };
 
-  // Bytes beside weights and gradients: activations of all layers, scratch, pages of one layer.
+  // Bytes beside weights and gradients: activations of all layers, scratch, what kernels keep for
+  // calls of this size, pages of one layer.
   static int64_t MemoryNeeded(const Decoder& decoder, const Limits& limits);
 
   // decoder, pool and tensor must outlive the result; tensor null: the decoder is whole.

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <fstream>
 #include <limits>
 
 #include "core/kernels/embedding.h"
@@ -406,6 +408,47 @@ TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
   options.num_experts = 5;
   options.layer_windows = {40, 40, 40};
   ExpectComputingAgainChangesNoBit(options);
+}
+
+int64_t ResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmRSS:", 0) == 0) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+// A step takes what was said before it, with what kernels keep; the rest is what LibTorch and the
+// C library hold for themselves.
+TEST(TrainableDecoderTest, AStepTakesWhatWasPlanned) {
+  SmallModelOptions options = Options(true);
+  options.vocab_size = 2560;
+  options.intermediate_size = 512;
+  const LoadedModel model = MakeModel(options, 92);
+  kernels::Pool pool(2);
+  GradientMemory gradient(model.table());
+  const auto step = [&](int32_t length, int32_t samples) {
+    Random random(93);
+    const Microbatch m(random, std::vector<int32_t>(static_cast<size_t>(samples), length), 1, 2560);
+    const auto rows = static_cast<int64_t>(m.tokens.size());
+    const model::TrainableDecoder::Limits limits = {
+        .max_rows = rows, .max_head_rows = rows, .max_runs = samples, .backward = true};
+    const auto trainable =
+        ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, limits));
+    std::vector<float> log_probs(m.rows.size());
+    EXPECT_TRUE(trainable->Forward(model.weights, m.batch(), 1, true, log_probs, {}).ok());
+    EXPECT_TRUE(
+        trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_rows()}).ok());
+    return std::pair(ResidentBytes(),
+                     model::TrainableDecoder::MemoryNeeded(*model.decoder, limits));
+  };
+  step(4, 2);  // LibTorch's own
+  const int64_t before = ResidentBytes();
+  const auto [after, planned] = step(2040, 3);
+  std::printf("planned %.1f MiB, taken %.1f MiB\n", static_cast<double>(planned) / (1 << 20),
+              static_cast<double>(after - before) / (1 << 20));
+  EXPECT_LT(after - before, planned + (8 << 20));
+  EXPECT_GT(after - before, planned * 3 / 4);
 }
 
 TEST(TrainableDecoderTest, SaysWhatMemoryItNeeds) {

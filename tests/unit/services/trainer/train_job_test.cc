@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: a job whose training does not fit into memory is refused before anything is allocated, read
+// or registered, with the numbers and what to change. Method: TrainJob with a store that nobody may
+// call.
+#include "services/trainer/train_job.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/status.h"
+#include "core/runtime/machine.h"
+#include "tests/support/small_model.h"
+#include "tests/support/test_files.h"
+
+namespace titan::services {
+namespace {
+
+// Every call is a mistake.
+class NoLeader final : public weightstore::LeaderPort {
+ public:
+  StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
+                                                      const weightstore::Manifest&,
+                                                      uint32_t) override {
+    return Called();
+  }
+  StatusOr<weightstore::BeginResult> BeginVersion(const std::string&, uint64_t, uint64_t,
+                                                  std::chrono::milliseconds) override {
+    return Called();
+  }
+  Status PutDone(const std::string&, uint64_t, uint64_t, uint64_t, const Hash128&) override {
+    return Called();
+  }
+  StatusOr<int64_t> CommitVersion(const std::string&, uint64_t, uint64_t, const Hash128&,
+                                  const std::string&, uint64_t) override {
+    return Called();
+  }
+  StatusOr<weightstore::Lease> AcquireLease(const std::string&, const std::string&, uint64_t,
+                                            bool) override {
+    return Called();
+  }
+  Status ReleaseLease(uint64_t) override { return Called(); }
+
+ private:
+  static Status Called() { return Internal("the store was called"); }
+};
+
+class NoModels final : public weightstore::ModelPort {
+ public:
+  StatusOr<weightstore::StoredModel> FindModel(const std::string&) override { return Called(); }
+  StatusOr<weightstore::StoredModel> FindVersion(const std::string&, uint64_t) override {
+    return Called();
+  }
+  StatusOr<std::string> ReadBlob(const Hash128&, std::optional<uint64_t>) override {
+    return Called();
+  }
+  StatusOr<Hash128> PutBundle(const std::string&) override { return Called(); }
+
+ private:
+  static Status Called() { return Internal("the models were called"); }
+};
+
+// Starts a job on a model with so wide a feed-forward, with packs of so many rows.
+Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
+  test::SmallModelOptions model;
+  model.hidden_size = 16;
+  model.intermediate_size = intermediate_size;
+  model.vocab_size = 600;
+  model.num_heads = 1;
+  model.num_kv_heads = 1;
+  model.head_dim = 16;
+  const TempFolder folder;
+  TITAN_RETURN_IF_ERROR(test::MakeSmallModel(folder.path("model"), 5, model));
+  TrainJob::Options options;
+  options.run_id = "run";
+  options.spec.mutable_model()->set_path(folder.path("model"));
+  options.spec.mutable_model()->set_mode("f32");
+  options.spec.mutable_model()->set_max_sequence_tokens(128);
+  options.spec.mutable_rollout()->set_temperature(1);
+  options.spec.mutable_training()->set_aggregation("token_mean");
+  options.spec.mutable_training()->set_max_gradient_norm(1);
+  options.spec.mutable_training()->set_shards(1);
+  options.config.set_recompute("none");
+  options.config.set_max_pack_tokens(max_pack_tokens);
+  NoLeader leader;
+  NoModels models;
+  kernels::Pool pool(1);
+  const SystemClock clock;
+  return TrainJob::Start(leader, models, pool, clock, options).status();
+}
+
+TEST(TrainJobTest, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
+  const StatusOr<uint64_t> available = runtime::AvailableMemory();
+  ASSERT_TRUE(available.ok()) << available.status();
+  if (*available > uint64_t{1} << 40) GTEST_SKIP() << "this machine has the memory";
+  const Status refused = Start(65536, 1 << 20);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  // 1048576 rows x (4 arrays that are kept and 3 of scratch) x 65536 floats are 1835008 MiB.
+  EXPECT_NE(MessageOf(refused).find("training this model needs 18"), std::string::npos) << refused;
+  EXPECT_NE(MessageOf(refused).find(" MiB are free; set recompute in the trainer's config, or "
+                                    "lower max_pack_tokens or training.shards"),
+            std::string::npos)
+      << refused;
+  // What fits goes on to the store.
+  EXPECT_EQ(MessageOf(Start(64, 2048)), "the models were called");
+}
+
+}  // namespace
+}  // namespace titan::services
