@@ -12,7 +12,7 @@ help:
 	@echo "make test-long   the heavy suites: whole model, exhaustive sweeps"
 	@echo "make programs    build the programs into build/bin, without tests and benchmarks"
 	@echo "make build       build everything into build/"
-	@echo "make bench       every benchmark; make bench-<area> for one (kernels, startup)"
+	@echo "make bench       every benchmark; make bench-<area> for one (kernels, startup, weightstore)"
 	@echo "make asan        unit and golden tests under AddressSanitizer and UBSan"
 	@echo "make tsan        unit tests of what links no gRPC under ThreadSanitizer"
 	@echo "make format      clang-format all sources;  make clean  remove build/"

@@ -54,3 +54,4 @@ titan_fuzz(orchestrator_rpc USES services/orchestrator
   CORPUS tests/fuzz/corpus/orchestrator_rpc
   METHODS SubmitJob GetJob ListJobs WatchJob CancelJob RegisterWorker Heartbeat ListWorkers CheckJob
           ListRollouts Chat UploadData ListData)
+titan_fuzz(weight_request USES weightstore/transport CORPUS tests/fuzz/corpus/weight_request)

@@ -173,7 +173,7 @@ inline const std::vector<Library>& Libraries() {
       {"UCX or NCCL", {"ucp/", "uct/", "ucs/", "nccl"}, {"core/transport"}},
       {"RocksDB", {"rocksdb/"}, {"core/storage"}},
       {"Highway", {"hwy/"}, {"core/kernels"}},
-      {"Boost", {"boost/"}, {"core/runtime", "services", "clients"}},
+      {"Boost", {"boost/"}, {"core/runtime", "weightstore/transport", "services", "clients"}},
       {"prometheus-cpp", {"prometheus/"}, {"core/runtime"}},
   };
   return kLibraries;
