@@ -8,9 +8,9 @@ titan_test(kernels_blocks_test LABEL unit TIMEOUT 120
   SOURCES unit/core/kernels/gated_delta_test.cc unit/core/kernels/latent_attention_test.cc
     unit/core/kernels/moe_test.cc
   USES core/kernels)
-# kernels_ops_test over all 2^32 inputs of every one-argument function.
+# The bits and the errors of every one-argument function over all 2^32 inputs.
 add_test(NAME unit/kernels_ops_all_inputs
-  COMMAND kernels_ops_test --gtest_filter=ElementaryTest.Vectors* --all_inputs)
+  COMMAND kernels_ops_test --gtest_filter=ElementaryTest.Vectors*:ElementaryTest.Errors* --all_inputs)
 set_tests_properties(unit/kernels_ops_all_inputs PROPERTIES LABELS long TIMEOUT 3600)
 
 titan_test(kernels_golden_test LABEL golden SOURCES golden_runner/kernels_golden_test.cc
