@@ -26,6 +26,7 @@
 namespace titan::weightstore {
 namespace {
 
+constexpr uint64_t kAtOnce = 32 * kHugePageBytes;  // taken between two looks at `wanted`
 constexpr int kSealsOfSize = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr int kSealsOfWriters = F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
@@ -55,16 +56,15 @@ int TakePages(const UniqueFd& file, uint64_t offset, uint64_t num_bytes) {
 // Takes huge pages for as much of the empty file as it gets; how many bytes. MADV_COLLAPSE makes
 // them whatever the system's setting for shared memory, but `deny`, and out of one page each.
 // Matrices that stream through the kernels come up to half again as fast out of them.
-uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
+uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes, const SlotMemory::Wanted& wanted) {
   if (num_bytes < kHugePageBytes) return 0;
   const auto map = MappedMemory::MapUnchecked(file.get(), num_bytes, /*writable=*/true,
                                               MappedMemory::Tables::kOnAccess);
   if (!map.ok()) return 0;
-  // Each call asks every core to hand in its pages first, so that few are made.
-  constexpr uint64_t kAtOnce = 32 * kHugePageBytes;
+  // Each collapse asks every core to hand in its pages first, so that few are made.
   const uint64_t whole = num_bytes / kHugePageBytes * kHugePageBytes;
   uint64_t taken = 0;
-  for (uint64_t at = 0; at < whole; at += kAtOnce) {
+  for (uint64_t at = 0; at < whole && (!wanted || wanted()); at += kAtOnce) {
     const uint64_t length = std::min(kAtOnce, whole - at);
     for (uint64_t page = at; page < at + length; page += kHugePageBytes) {
       if (TakePages(file, page, 1) != 0) return taken;
@@ -80,14 +80,19 @@ uint64_t TakeHugePages(const UniqueFd& file, uint64_t num_bytes) {
 
 // A memory file of that size with all its pages, not to be resized any more.
 StatusOr<UniqueFd> MakeFile(const std::string& name, uint64_t num_bytes,
-                            uint64_t* huge_bytes = nullptr) {
+                            const SlotMemory::Wanted& wanted = {}, uint64_t* huge_bytes = nullptr) {
   UniqueFd file(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file.valid()) return Failed("memfd_create", num_bytes);
   if (::ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) {
     return Failed("sizing", num_bytes);
   }
-  if (huge_bytes != nullptr) *huge_bytes = TakeHugePages(file, num_bytes);
-  if (TakePages(file, 0, num_bytes) != 0) return Failed("taking its pages", num_bytes);
+  if (huge_bytes != nullptr) *huge_bytes = TakeHugePages(file, num_bytes, wanted);
+  for (uint64_t at = 0; at < num_bytes; at += kAtOnce) {
+    if (wanted && !wanted()) return Cancelled("slot memory: not wanted any more");
+    if (TakePages(file, at, std::min(kAtOnce, num_bytes - at)) != 0) {
+      return Failed("taking its pages", num_bytes);
+    }
+  }
   if (::fcntl(file.get(), F_ADD_SEALS, kSealsOfSize) != 0) return Failed("sealing", num_bytes);
   return file;
 }
@@ -109,10 +114,10 @@ Status Seal(const UniqueFd& file) {
 }  // namespace
 
 StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint64_t num_bytes,
-                                                         Writer writer) {
+                                                         Writer writer, const Wanted& wanted) {
   std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, writer));
   const std::string name = "titan-slot-" + std::to_string(slot_id);
-  TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes, &slot->huge_bytes_));
+  TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes, wanted, &slot->huge_bytes_));
   TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(slot->file_));
   TITAN_ASSIGN_OR_RETURN(UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
   TITAN_ASSIGN_OR_RETURN(slot->header_readable_, ReopenReadOnly(header));

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -26,9 +27,12 @@ class SlotMemory {
     kDaemon,  // this process keeps a writable map (evaluation slot); sealed at once
   };
 
-  // ResourceExhausted, with the bytes: the memory cannot be had.
+  // Asked every some dozens of MiB while pages are taken.
+  using Wanted = std::function<bool()>;
+
+  // ResourceExhausted, with the bytes: the memory cannot be had. Cancelled: not wanted any more.
   static StatusOr<std::unique_ptr<SlotMemory>> Create(uint64_t slot_id, uint64_t num_bytes,
-                                                      Writer writer);
+                                                      Writer writer, const Wanted& wanted = {});
 
   uint64_t slot_id() const { return slot_id_; }
   uint64_t num_bytes() const { return num_bytes_; }

@@ -2,9 +2,7 @@
 #include "weightstore/store.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "core/base/check.h"
@@ -24,7 +22,15 @@ Status ShutDown() { return Unavailable("the weight store is shutting down"); }
 Store::Store(storage::KeyValueStore& index_store, StoreOptions options)
     : options_(std::move(options)),
       index_(index_store),
-      state_(options_.first_number, options_.lease_ttl_ms, options_.reader_patience_ms) {
+      state_(options_.first_number, options_.lease_ttl_ms, options_.reader_patience_ms),
+      maker_(options_.make_slot
+                 ? options_.make_slot
+                 : [](const SlotRequest& slot, const SlotMemory::Wanted& wanted) {
+                     return SlotMemory::Create(slot.slot_id, slot.num_bytes, slot.writer, wanted);
+                   },
+             [this](const SlotRequest& request, SlotMaker::Made made) {
+               TakeSlot(request, std::move(made));
+             }) {
   stats_.memory_limit_bytes = options_.memory_limit_bytes;
 }
 
@@ -41,6 +47,7 @@ StatusOr<std::unique_ptr<Store>> Store::Open(storage::KeyValueStore& index_store
 void Store::Shutdown() {
   std::lock_guard lock(mutex_);
   shut_down_ = true;
+  maker_.Stop();
   changed_.notify_all();
 }
 
@@ -50,8 +57,12 @@ void Store::Settle() {
     const auto memory = memories_.find(header.slot_id);
     if (memory != memories_.end()) memory->second->WriteHeader(header);
   }
-  for (const uint64_t slot_id : effects.dropped_slots) memories_.erase(slot_id);
-  if (effects.slots_freed) changed_.notify_all();
+  for (const uint64_t slot_id : effects.dropped_slots) {
+    memories_.erase(slot_id);
+    if (bytes_to_make_.erase(slot_id) > 0) maker_.Forget(slot_id);
+  }
+  // Whoever waits for a slot that was dropped learns why.
+  if (effects.slots_freed || !effects.dropped_slots.empty()) changed_.notify_all();
 }
 
 void Store::Expire() {
@@ -61,124 +72,142 @@ void Store::Expire() {
 
 // --------------------------------------------------------------------------------------- trainers
 
-StatusOr<std::vector<std::shared_ptr<SlotMemory>>> Store::MakeSlots(
-    const StoreState::RegistrationPlan& plan, const std::vector<uint64_t>& ids) {
-  std::vector<std::shared_ptr<SlotMemory>> slots(ids.size());
-  std::vector<Status> made(ids.size());
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < ids.size(); i = next++) {
-      const bool of_ring = i < plan.ring_slots;
-      auto slot =
-          SlotMemory::Create(ids[i], plan.slot_bytes,
-                             of_ring ? SlotMemory::Writer::kClient : SlotMemory::Writer::kDaemon);
-      made[i] = slot.status();
-      if (slot.ok()) slots[i] = *std::move(slot);
-    }
-  };
-  // Most of the time is the kernel's, which clears the pages.
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < options_.threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  for (const Status& status : made) TITAN_RETURN_IF_ERROR(status);
-  return slots;
+Status Store::CheckMemory(const std::string& run_id,
+                          const StoreState::RegistrationPlan& plan) const {
+  uint64_t in_use = 0;
+  for (const auto& [slot_id, memory] : memories_) in_use += memory->num_bytes();
+  for (const auto& [slot_id, num_bytes] : bytes_to_make_) in_use += num_bytes;
+  const uint64_t kept = in_use - plan.num_dropped * plan.slot_bytes;
+  const uint64_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
+  const uint64_t limit = options_.memory_limit_bytes;
+  if (kept <= limit && plan.slot_bytes <= (limit - kept) / num_new) return OkStatus();
+  return WithReason(
+      ResourceExhausted("run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
+                        std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
+                        " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
+                        ": raise it, or lower the schedule's max age or the model's size"),
+      kMemoryLimit);
 }
 
-StatusOr<Registration> Store::RegisterTrainer(const std::string& request_id,
-                                              const std::string& run_id, const Manifest& manifest,
-                                              uint32_t max_age) {
-  std::lock_guard registry(registry_mutex_);
-  const auto last = last_registration_.find(run_id);
-  if (!request_id.empty() && last != last_registration_.end() && last->second.first == request_id) {
-    return last->second.second;
-  }
+StatusOr<Registration> Store::Enroll(const std::string& request_id, const std::string& run_id,
+                                     const Manifest& manifest, uint32_t max_age) {
   StoreState::RegistrationPlan plan;
   {
     std::lock_guard lock(mutex_);
     if (shut_down_) return ShutDown();
     Expire();
     TITAN_ASSIGN_OR_RETURN(plan, state_.PlanRegistration(run_id, manifest, max_age));
-    uint64_t in_use = 0;
-    for (const auto& [slot_id, memory] : memories_) in_use += memory->num_bytes();
-    const uint64_t kept = in_use - plan.num_dropped * plan.slot_bytes;
-    const uint64_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
-    const uint64_t limit = options_.memory_limit_bytes;
-    if (kept > limit || plan.slot_bytes > (limit - kept) / num_new) {
-      return WithReason(
-          ResourceExhausted(
-              "run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
-              std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
-              " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
-              ": raise it, or lower the schedule's max age or the model's size"),
-          kMemoryLimit);
-    }
+    TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan));
   }
   TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, plan.record));
-  std::vector<uint64_t> ids;
-  {
-    std::lock_guard lock(mutex_);
-    state_.ApplyRegistration(run_id, plan);
-    Settle();
-    const uint32_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
-    for (uint32_t i = 0; i < num_new; ++i) ids.push_back(state_.NewSlotId());
-  }
-  TITAN_ASSIGN_OR_RETURN(const auto slots, MakeSlots(plan, ids));
   const Registration registration = {plan.record.trainer_epoch, plan.ring_slots};
-  {
-    std::lock_guard lock(mutex_);
-    const std::vector<uint64_t> ring(ids.begin(), ids.begin() + plan.ring_slots);
-    TITAN_RETURN_IF_ERROR(
-        state_.InstallSlots(run_id, registration.epoch, ring,
-                            plan.evaluation_slot ? std::optional(ids.back()) : std::nullopt));
-    for (const auto& slot : slots) memories_[slot->slot_id()] = slot;
-  }
   last_registration_[run_id] = {request_id, registration};
+  std::lock_guard lock(mutex_);
+  const auto slots = state_.ApplyRegistration(run_id, plan);
+  Settle();
+  for (uint32_t i = 0; i < slots.size(); ++i) {
+    bytes_to_make_[slots[i].slot_id] = plan.slot_bytes;
+    maker_.Add(
+        {.slot_id = slots[i].slot_id,
+         .num_bytes = plan.slot_bytes,
+         .writer = slots[i].evaluation ? SlotMemory::Writer::kDaemon : SlotMemory::Writer::kClient,
+         .order = i});
+  }
   return registration;
+}
+
+StatusOr<Registration> Store::RegisterTrainer(const std::string& request_id,
+                                              const std::string& run_id, const Manifest& manifest,
+                                              uint32_t max_age) {
+  Registration registration;
+  {
+    std::lock_guard registry(registry_mutex_);
+    const auto last = last_registration_.find(run_id);
+    if (!request_id.empty() && last != last_registration_.end() &&
+        last->second.first == request_id) {
+      registration = last->second.second;
+    } else {
+      TITAN_ASSIGN_OR_RETURN(registration, Enroll(request_id, run_id, manifest, max_age));
+    }
+  }
+  const Status first = WaitForFirstSlot(run_id, registration.epoch);
+  if (first.ok()) return registration;
+  std::lock_guard registry(registry_mutex_);
+  const auto last = last_registration_.find(run_id);
+  if (last != last_registration_.end() && last->second.second.epoch == registration.epoch) {
+    last_registration_.erase(last);  // a retry tries anew
+  }
+  return first;
+}
+
+Status Store::WaitForFirstSlot(const std::string& run_id, uint64_t epoch) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (shut_down_) return ShutDown();
+    TITAN_ASSIGN_OR_RETURN(const bool made, state_.HasSlot(run_id, epoch));
+    if (made) return OkStatus();
+    changed_.wait(lock);
+  }
+}
+
+void Store::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
+  std::lock_guard lock(mutex_);
+  bytes_to_make_.erase(request.slot_id);
+  if (!made.ok()) {
+    state_.SlotNotMade(request.slot_id, made.status());
+  } else if (state_.SlotMade(request.slot_id)) {
+    memories_[request.slot_id] = *std::move(made);
+  }
+  Settle();
 }
 
 // --------------------------------------------------------------------------------------- versions
 
-StatusOr<std::optional<BeginResult>> Store::TryBeginVersion(const std::string& run_id,
-                                                            uint64_t epoch, uint64_t version,
-                                                            std::string* blockers) {
+StatusOr<Store::BeginTry> Store::TryBeginVersion(const std::string& run_id, uint64_t epoch,
+                                                 uint64_t version) {
   std::lock_guard lock(mutex_);
   if (shut_down_) return ShutDown();
   Expire();
   TITAN_ASSIGN_OR_RETURN(StoreState::BeginOutcome outcome,
                          state_.BeginVersion(run_id, epoch, version, options_.monotonic_ms()));
   Settle();
-  BeginResult result;
-  *blockers = std::move(outcome.blockers);
+  BeginTry begun;
+  begun.blockers = std::move(outcome.blockers);
   switch (outcome.kind) {
     case StoreState::BeginOutcome::Kind::kOpened:
-      result.grant = outcome.grant;
+      begun.result = BeginResult{outcome.grant, std::nullopt};
       break;
     case StoreState::BeginOutcome::Kind::kRecorded:
-      result.recorded_digest = outcome.digest;
+      begun.result = BeginResult{0, outcome.digest};
       break;
     case StoreState::BeginOutcome::Kind::kBlocked:
-      return std::optional<BeginResult>();
+      break;
+    case StoreState::BeginOutcome::Kind::kBeingMade:
+      begun.being_made = true;
+      maker_.Hurry();
+      break;
   }
-  return std::optional<BeginResult>(result);
+  return begun;
+}
+
+Status Store::BeginTry::Expired(uint64_t version, std::chrono::milliseconds waited) const {
+  const std::string text = "version " + std::to_string(version) + " waited " +
+                           std::to_string(waited.count()) + " ms: " + blockers;
+  if (being_made) return Unavailable(text);
+  return WithReason(ResourceExhausted(text), kRingFull);
 }
 
 StatusOr<BeginResult> Store::BeginVersion(const std::string& run_id, uint64_t epoch,
                                           uint64_t version, std::chrono::milliseconds wait) {
   const auto deadline = std::chrono::steady_clock::now() + wait;
-  for (bool first = true;; first = false) {
-    std::string blockers;
-    TITAN_ASSIGN_OR_RETURN(std::optional<BeginResult> result,
-                           TryBeginVersion(run_id, epoch, version, &blockers));
-    if (result.has_value()) return *result;
+  bool blocked = false;
+  for (;;) {
+    TITAN_ASSIGN_OR_RETURN(const BeginTry begun, TryBeginVersion(run_id, epoch, version));
+    if (begun.result.has_value()) return *begun.result;
     std::unique_lock lock(mutex_);
-    if (first) ++stats_.begin_blocked;
+    if (!begun.being_made && !std::exchange(blocked, true)) ++stats_.begin_blocked;
     const auto now = std::chrono::steady_clock::now();
-    if (now >= deadline) {
-      return WithReason(ResourceExhausted("version " + std::to_string(version) + " waited " +
-                                          std::to_string(wait.count()) + " ms: " + blockers),
-                        kRingFull);
-    }
+    if (now >= deadline) return begun.Expired(version, wait);
     // A change between the try and this wait costs at most one period.
     changed_.wait_until(lock, std::min(deadline, now + kExpiryPeriod));
   }
@@ -265,12 +294,17 @@ StatusOr<Hash128> Store::PinForEvaluation(const std::string& run_id, uint64_t ve
   std::shared_ptr<const Manifest> manifest;
   StoreState::PinPlan plan;
   {
-    std::lock_guard lock(mutex_);
-    if (shut_down_) return ShutDown();
-    Expire();
-    TITAN_ASSIGN_OR_RETURN(const StoreState::PinOutcome outcome,
-                           state_.PlanPin(run_id, version, options_.monotonic_ms()));
-    Settle();
+    std::unique_lock lock(mutex_);
+    StoreState::PinOutcome outcome;
+    for (;;) {
+      if (shut_down_) return ShutDown();
+      Expire();
+      TITAN_ASSIGN_OR_RETURN(outcome, state_.PlanPin(run_id, version, options_.monotonic_ms()));
+      Settle();
+      if (!outcome.being_made) break;
+      maker_.Hurry();
+      changed_.wait(lock);
+    }
     if (!outcome.copy.has_value()) return outcome.digest;
     plan = *outcome.copy;
     from = memories_.at(plan.from_slot);
@@ -353,6 +387,7 @@ StoreStats Store::Stats() {
     stats.slot_bytes += memory->num_bytes();
     stats.huge_bytes += memory->huge_bytes();
   }
+  for (const auto& [slot_id, num_bytes] : bytes_to_make_) stats.bytes_being_made += num_bytes;
   return stats;
 }
 

@@ -28,6 +28,7 @@
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/manifest.h"
 #include "weightstore/index.h"
+#include "weightstore/slot_maker.h"
 #include "weightstore/slot_memory.h"
 #include "weightstore/socket_server.h"
 #include "weightstore/store_state.h"
@@ -38,16 +39,18 @@ struct StoreOptions {
   uint64_t memory_limit_bytes = 0;        // of all slots together
   int64_t lease_ttl_ms = 10'000;          // of leases that are not mapped
   int64_t reader_patience_ms = 15'000;    // a full ring waits this long for late readers
-  int threads = 1;                        // that hash, and that take memory; at least 1
+  int threads = 1;                        // that hash; at least 1
   uint64_t first_number = 1;              // differs between lives of the daemon (StoreState)
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases
+  SlotMaker::Make make_slot;              // empty: SlotMemory::Create
 };
 
 // For metrics.
 struct StoreStats {
-  uint64_t slot_bytes = 0;  // memory of all slots
-  uint64_t huge_bytes = 0;  // of it in huge pages
+  uint64_t slot_bytes = 0;        // memory of all slots
+  uint64_t bytes_being_made = 0;  // of slots that are not there yet; they count towards the limit
+  uint64_t huge_bytes = 0;        // of it in huge pages
   uint64_t memory_limit_bytes = 0;
   uint64_t num_slots = 0;
   uint64_t num_leases = 0;
@@ -81,13 +84,20 @@ class Store final : public LeaderPort, public SlotSource {
                                uint64_t version, bool evaluation) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
-  // BeginVersion without waiting: nullopt = the ring is full, *blockers names who holds it. With a
-  // result, *blockers names the leases that were ended for it; empty: none.
-  StatusOr<std::optional<BeginResult>> TryBeginVersion(const std::string& run_id, uint64_t epoch,
-                                                       uint64_t version, std::string* blockers);
+  // BeginVersion without waiting.
+  struct BeginTry {
+    std::optional<BeginResult> result;  // nullopt: to be tried again
+    bool being_made = false;            // then: because a slot is being made; else the ring is full
+    std::string blockers;  // who holds the ring; with a result, whose leases were ended for it
 
-  // Copies a committed version into the evaluation slot and verifies the copy. Idempotent while
-  // pinned. ResourceExhausted: the slot is in use, naming by what. DataLoss: the copy differs.
+    // What to answer who waits no longer. ResourceExhausted, or Unavailable if a slot is made.
+    Status Expired(uint64_t version, std::chrono::milliseconds waited) const;
+  };
+  StatusOr<BeginTry> TryBeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version);
+
+  // Copies a committed version into the evaluation slot, when that is made, and verifies the copy.
+  // Idempotent while pinned. ResourceExhausted: the slot is in use, naming by what. DataLoss: the
+  // copy differs.
   StatusOr<Hash128> PinForEvaluation(const std::string& run_id, uint64_t version);
   Status UnpinEvaluation(const std::string& run_id, uint64_t version);
 
@@ -130,8 +140,15 @@ class Store final : public LeaderPort, public SlotSource {
   void Settle();
   // Under mutex_: leases that ran out.
   void Expire();
-  StatusOr<std::vector<std::shared_ptr<SlotMemory>>> MakeSlots(
-      const StoreState::RegistrationPlan& plan, const std::vector<uint64_t>& ids);
+  // Refuses slots that do not fit beside those that there are or will be.
+  Status CheckMemory(const std::string& run_id, const StoreState::RegistrationPlan& plan) const;
+  // Writes the record and has the slots made. REQUIRES: registry_mutex_.
+  StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
+                                const Manifest& manifest, uint32_t max_age);
+  // Until the ring has its first slot.
+  Status WaitForFirstSlot(const std::string& run_id, uint64_t epoch);
+  // On the maker's thread.
+  void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
 
   const StoreOptions options_;
   std::mutex registry_mutex_;  // guards index_ and the two maps of requests
@@ -145,9 +162,11 @@ class Store final : public LeaderPort, public SlotSource {
   StoreState state_;
   // Shared with threads that hash or copy a slot while it may be dropped.
   std::map<uint64_t, std::shared_ptr<SlotMemory>> memories_;
+  std::map<uint64_t, uint64_t> bytes_to_make_;  // of slots that are being made
   std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
   std::map<uint64_t, Writer> writer_of_connection_;
   StoreStats stats_;
+  SlotMaker maker_;  // last: its thread uses all of the above. Called with mutex_, never waits.
 };
 
 }  // namespace titan::weightstore

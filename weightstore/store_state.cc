@@ -218,13 +218,15 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::s
   return plan;
 }
 
-void StoreState::ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan) {
+std::vector<StoreState::SlotToMake> StoreState::ApplyRegistration(const std::string& run_id,
+                                                                  const RegistrationPlan& plan) {
   Run& run = runs_[run_id];
   run.writer_alive = false;  // what is released from here on is dropped
   AbortInProgress(run);
   run.record = plan.record;
   run.newest_opened = 0;
   run.blocked_since_ms.reset();
+  run.slots_failed = OkStatus();
   std::vector<uint64_t> idle;
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id == run_id && slot.epoch != 0 && !slot.version.has_value())
@@ -232,24 +234,62 @@ void StoreState::ApplyRegistration(const std::string& run_id, const Registration
   }
   for (const uint64_t slot_id : idle) DropSlot(slot_id);
   RetireUnneeded(run, run.num_records, /*ring_is_full=*/true);
+  run.writer_alive = true;
+  std::vector<SlotToMake> slots;
+  for (uint32_t i = 0; i < plan.ring_slots; ++i) {
+    slots.push_back({.slot_id = NextNumber()});
+    slots_[slots.back().slot_id] = {.run_id = run_id, .epoch = plan.record.trainer_epoch};
+  }
+  if (!run.evaluation.slot_id.has_value()) {
+    slots.push_back({.slot_id = NextNumber(), .evaluation = true});
+    slots_[slots.back().slot_id] = {.run_id = run_id};
+    run.evaluation.slot_id = slots.back().slot_id;
+  }
+  return slots;
 }
 
-Status StoreState::InstallSlots(const std::string& run_id, uint64_t epoch,
-                                const std::vector<uint64_t>& ring,
-                                std::optional<uint64_t> evaluation) {
-  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
-  if (run->record.trainer_epoch != epoch || run->record.ended) {
-    return Superseded("epoch " + std::to_string(epoch) + " of run " + run_id + " is superseded");
+bool StoreState::IsBeingMade(uint64_t slot_id) const {
+  const auto found = slots_.find(slot_id);
+  return found != slots_.end() && !found->second.made;
+}
+
+bool StoreState::SlotMade(uint64_t slot_id) {
+  if (!IsBeingMade(slot_id)) return false;
+  slots_.at(slot_id).made = true;
+  effects_.slots_freed = true;
+  return true;
+}
+
+void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
+  if (!IsBeingMade(slot_id)) return;
+  const std::string run_id = slots_.at(slot_id).run_id;
+  Run& run = runs_.at(run_id);
+  run.slots_failed = Annotate(why, "a slot of run " + run_id + " cannot be made");
+  effects_.slots_freed = true;
+  if (run.evaluation.slot_id.has_value() && IsBeingMade(*run.evaluation.slot_id)) {
+    run.evaluation = {};
   }
-  TITAN_CHECK(!run->writer_alive);
-  for (const uint64_t slot_id : ring) slots_[slot_id] = {.run_id = run_id, .epoch = epoch};
-  if (evaluation.has_value()) {
-    TITAN_CHECK(!run->evaluation.slot_id.has_value());
-    slots_[*evaluation] = {.run_id = run_id};
-    run->evaluation.slot_id = *evaluation;
+  std::vector<uint64_t> unmade;
+  for (const auto& [other, slot] : slots_) {
+    if (slot.run_id == run_id && !slot.made) unmade.push_back(other);
   }
-  run->writer_alive = true;
-  return OkStatus();
+  for (const uint64_t other : unmade) DropSlot(other);
+}
+
+StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  TITAN_RETURN_IF_ERROR(CheckEpoch(run_id, *run, epoch));
+  TITAN_RETURN_IF_ERROR(run->slots_failed);
+  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& entry) {
+    return entry.second.run_id == run_id && entry.second.epoch == epoch && entry.second.made;
+  });
+}
+
+uint32_t StoreState::NumBeingMade(const std::string& run_id, const Run& run) const {
+  return static_cast<uint32_t>(std::count_if(slots_.begin(), slots_.end(), [&](const auto& entry) {
+    return entry.second.run_id == run_id && entry.second.epoch == run.record.trainer_epoch &&
+           !entry.second.made;
+  }));
 }
 
 void StoreState::AbandonWriter(const std::string& run_id, uint64_t epoch) {
@@ -271,7 +311,7 @@ void StoreState::AbandonWriter(const std::string& run_id, uint64_t epoch) {
 
 std::optional<uint64_t> StoreState::FindFreeSlot(const std::string& run_id, const Run& run) const {
   for (const auto& [slot_id, slot] : slots_) {
-    if (slot.run_id == run_id && slot.epoch == run.record.trainer_epoch &&
+    if (slot.run_id == run_id && slot.epoch == run.record.trainer_epoch && slot.made &&
         !slot.version.has_value()) {
       return slot_id;
     }
@@ -339,8 +379,17 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
     return InvalidArgument("version: " + std::to_string(version) + " after version " +
                            std::to_string(run->newest_opened) + "; an epoch opens them in order");
   }
-  RetireUnneeded(*run, version, !FindFreeSlot(run_id, *run).has_value());
+  TITAN_RETURN_IF_ERROR(run->slots_failed);
   std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
+  const uint32_t being_made = NumBeingMade(run_id, *run);
+  RetireUnneeded(*run, version, /*ring_is_full=*/!free.has_value() && being_made == 0);
+  if (!free.has_value()) free = FindFreeSlot(run_id, *run);
+  if (!free.has_value() && being_made > 0) {
+    outcome.kind = BeginOutcome::Kind::kBeingMade;
+    outcome.blockers = std::to_string(being_made) + " slots of run " + run_id +
+                       " are being made, the others are in use";
+    return outcome;
+  }
   if (!free.has_value()) {
     outcome.blockers = DescribeBlockers(run_id, *run, now_ms);
     if (!run->blocked_since_ms.has_value()) run->blocked_since_ms = now_ms;

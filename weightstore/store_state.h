@@ -99,7 +99,8 @@ class StoreState {
   void RestoreOrchestratorEpoch(uint64_t epoch) { orchestrator_epoch_ = epoch; }
 
   // --- trainers. PlanRegistration changes nothing; the caller checks the memory and writes the
-  // run's record, then calls ApplyRegistration, makes the slots and installs them.
+  // run's record, then calls ApplyRegistration and makes the slots that it names. One is enough to
+  // begin with: what finds no other waits for those that are being made.
   struct RegistrationPlan {
     RunRecord record;              // to be written; its epoch is the new one
     uint32_t ring_slots = 0;       // to be made
@@ -109,19 +110,29 @@ class StoreState {
   };
   StatusOr<RegistrationPlan> PlanRegistration(const std::string& run_id, const Manifest& manifest,
                                               uint32_t max_age) const;
-  void ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan);
-  // Ids of the slots that InstallSlots takes into use.
-  uint64_t NewSlotId() { return NextNumber(); }
-  // Aborted: the epoch was superseded while they were made; they are dropped.
-  Status InstallSlots(const std::string& run_id, uint64_t epoch, const std::vector<uint64_t>& ring,
-                      std::optional<uint64_t> evaluation);
+  struct SlotToMake {
+    uint64_t slot_id = 0;
+    bool evaluation = false;  // else of the ring
+  };
+  // In the order in which they will be needed.
+  std::vector<SlotToMake> ApplyRegistration(const std::string& run_id,
+                                            const RegistrationPlan& plan);
+  // False: the slot was dropped meanwhile, nobody wants its memory.
+  bool IsBeingMade(uint64_t slot_id) const;
+  bool SlotMade(uint64_t slot_id);
+  // The memory of a slot that is being made cannot be had. Versions that are committed are served
+  // on; the run begins no other one until a trainer registers again.
+  void SlotNotMade(uint64_t slot_id, const Status& why);
+  // Whether the ring has its first slot. Fails as BeginVersion would.
+  StatusOr<bool> HasSlot(const std::string& run_id, uint64_t epoch) const;
 
   // --- versions
   struct BeginOutcome {
-    enum class Kind { kOpened, kRecorded, kBlocked } kind = Kind::kOpened;
+    enum class Kind { kOpened, kRecorded, kBlocked, kBeingMade } kind = Kind::kOpened;
     uint64_t grant = 0;    // kOpened
     Hash128 digest;        // kRecorded
-    std::string blockers;  // kBlocked: names the leases; kOpened: those that were ended for it
+    std::string blockers;  // kBlocked, kBeingMade: what is waited for; kOpened: the leases that
+                           // were ended for it
   };
   StatusOr<BeginOutcome> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                       int64_t now_ms);
@@ -171,7 +182,7 @@ class StoreState {
   // Takes a committed version from its present readers; new leases get a new grant number.
   Status FenceReaders(const std::string& run_id, uint64_t version);
 
-  // --- evaluation: plan, copy, finish. nullopt: it is pinned already.
+  // --- evaluation: plan, copy, finish.
   struct PinPlan {
     uint64_t from_slot = 0;
     uint64_t to_slot = 0;
@@ -181,7 +192,8 @@ class StoreState {
   };
   struct PinOutcome {
     Hash128 digest;
-    std::optional<PinPlan> copy;
+    std::optional<PinPlan> copy;  // nullopt: it is pinned already
+    bool being_made = false;      // the slot is; nothing has changed, ask again
   };
   StatusOr<PinOutcome> PlanPin(const std::string& run_id, uint64_t version, int64_t now_ms);
   Status FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan, bool good);
@@ -219,6 +231,7 @@ class StoreState {
     uint64_t grant = 0;
     std::optional<uint64_t> version;
     bool writer_mapped = false;
+    bool made = false;  // else its memory is being made
   };
   struct Version {
     VersionState state = VersionState::kOpen;
@@ -237,6 +250,7 @@ class StoreState {
   struct Run {
     RunRecord record;
     bool writer_alive = false;  // the current epoch has slots and its writer is connected
+    Status slots_failed;        // why a slot could not be made
     std::map<uint64_t, Version> versions;
     std::optional<uint64_t> in_progress;      // the version that is OPEN or SEALED
     uint64_t newest_opened = 0;               // by the current epoch
@@ -276,6 +290,8 @@ class StoreState {
   std::string FenceOldestBlocker(Run& run);
   std::optional<uint64_t> FindFreeSlot(const std::string& run_id, const Run& run) const;
   std::string DescribeBlockers(const std::string& run_id, const Run& run, int64_t now_ms) const;
+  // Of the ring of the current epoch.
+  uint32_t NumBeingMade(const std::string& run_id, const Run& run) const;
 
   const int64_t lease_ttl_ms_;
   const int64_t reader_patience_ms_;

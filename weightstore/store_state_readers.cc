@@ -117,6 +117,7 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
   TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
   Evaluation& evaluation = run->evaluation;
   if (!evaluation.slot_id.has_value()) {
+    TITAN_RETURN_IF_ERROR(run->slots_failed);
     return FailedPrecondition("run " + run_id + " has no evaluation slot");
   }
   switch (evaluation.state) {
@@ -131,6 +132,7 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
     case EvaluationState::kUnpinned:
       break;
   }
+  if (IsBeingMade(*evaluation.slot_id)) return PinOutcome{.being_made = true};
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.slot_id == *evaluation.slot_id) {
       return EvaluationBusy("the evaluation slot of run " + run_id + " is held by lease " +

@@ -104,33 +104,31 @@ asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begi
   const auto deadline =
       steady_clock::now() + std::chrono::milliseconds(std::min(request.wait_ms(), kMaxWaitMs));
   asio::steady_timer timer(server_.control());
-  for (bool first = true;; first = false) {
-    std::string blockers;
-    const StatusOr<std::optional<BeginResult>> result =
-        store_.TryBeginVersion(request.run_id(), request.epoch(), request.version(), &blockers);
-    if (!result.ok()) co_return ReasonToRpc(result.status());
-    if (result->has_value()) {
-      if (!blockers.empty()) {
+  bool blocked = false;
+  for (;;) {
+    const StatusOr<Store::BeginTry> begun =
+        store_.TryBeginVersion(request.run_id(), request.epoch(), request.version());
+    if (!begun.ok()) co_return ReasonToRpc(begun.status());
+    if (begun->result.has_value()) {
+      if (!begun->blockers.empty()) {
         TITAN_LOG(kWarning, "readers_fenced", {"run_id", request.run_id()},
-                  {"version", request.version()}, {"readers", blockers});
+                  {"version", request.version()}, {"readers", begun->blockers});
       }
       v1::BeginVersionResponse response;
-      response.set_grant((*result)->grant);
-      if ((*result)->recorded_digest.has_value()) {
-        response.set_recorded_digest(ToHex(*(*result)->recorded_digest));
+      response.set_grant(begun->result->grant);
+      if (begun->result->recorded_digest.has_value()) {
+        response.set_recorded_digest(ToHex(*begun->result->recorded_digest));
       }
       co_return response;
     }
-    if (first) {
+    if (!begun->being_made && !std::exchange(blocked, true)) {
       ring_full_.Add();
       TITAN_LOG(kWarning, "ring_full", {"run_id", request.run_id()}, {"version", request.version()},
-                {"blockers", blockers});
+                {"blockers", begun->blockers});
     }
     if (steady_clock::now() >= deadline) {
-      co_return ReasonToRpc(
-          WithReason(ResourceExhausted("version " + std::to_string(request.version()) + " waited " +
-                                       std::to_string(request.wait_ms()) + " ms: " + blockers),
-                     kRingFull));
+      const std::chrono::milliseconds waited(request.wait_ms());
+      co_return ReasonToRpc(begun->Expired(request.version(), waited));
     }
     timer.expires_after(kRingPeriod);
     co_await timer.async_wait(asio::use_awaitable);

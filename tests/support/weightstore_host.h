@@ -50,6 +50,7 @@ class Host {
     options.threads = 2;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms.load(); };
+    options.make_slot = make_slot;
     auto store = Store::Open(disk_ ? *disk_ : memory_, std::move(options));
     ASSERT_TRUE(store.ok()) << store.status();
     store_ = *std::move(store);
@@ -81,6 +82,7 @@ class Host {
   }
 
   std::atomic<int64_t> now_ms{0};
+  SlotMaker::Make make_slot;  // of the next Start
 
  private:
   const uint64_t memory_limit_bytes_;

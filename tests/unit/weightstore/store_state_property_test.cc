@@ -41,7 +41,7 @@ class Explorer {
 
   void Step() {
     now_ += static_cast<int64_t>(random_() % 20);
-    switch (random_() % 26) {
+    switch (random_() % 30) {
       case 0:
         if (random_() % 16 == 0) Restart();
         break;
@@ -95,6 +95,8 @@ class Explorer {
         if (random_() % 6 == 0)
           (void)state_->FenceReaders("run", random_() % (records_.size() + 1));
         break;
+      default:
+        Make();
     }
     Settle();
     Check();
@@ -103,6 +105,8 @@ class Explorer {
   uint64_t commits() const { return commits_; }
   uint64_t remade() const { return remade_; }
   uint64_t blocked() const { return blocked_; }
+  uint64_t waited() const { return waited_; }
+  uint64_t failed() const { return failed_; }
   uint64_t evaluations() const { return evaluations_; }
 
  private:
@@ -118,6 +122,8 @@ class Explorer {
     content_.clear();
     header_.clear();
     live_slots_.clear();
+    making_.clear();
+    short_of_memory_ = false;
     readers_.clear();
     newest_begun_ = 0;
     // Trainers live on with their old epochs and grants: all must be refused from here on.
@@ -128,16 +134,15 @@ class Explorer {
     ASSERT_TRUE(plan.ok()) << plan.status();
     const size_t slots_before = state_->num_slots();
     run_record_ = plan->record;
-    state_->ApplyRegistration("run", *plan);
-    ASSERT_EQ(state_->num_slots(), slots_before - plan->num_dropped);
+    short_of_memory_ = false;
+    const auto slots = state_->ApplyRegistration("run", *plan);
+    ASSERT_EQ(slots.size(), plan->ring_slots + (plan->evaluation_slot ? 1 : 0));
+    ASSERT_EQ(state_->num_slots(), slots_before - plan->num_dropped + slots.size());
+    for (const auto& slot : slots) {
+      live_slots_.insert(slot.slot_id);
+      making_.push_back(slot.slot_id);
+    }
     Settle();
-    std::vector<uint64_t> ring;
-    for (uint32_t i = 0; i < plan->ring_slots; ++i) ring.push_back(state_->NewSlotId());
-    std::optional<uint64_t> evaluation;
-    if (plan->evaluation_slot) evaluation = state_->NewSlotId();
-    if (evaluation.has_value()) live_slots_.insert(*evaluation);
-    for (const uint64_t slot : ring) live_slots_.insert(slot);
-    ASSERT_TRUE(state_->InstallSlots("run", plan->record.trainer_epoch, ring, evaluation).ok());
     Trainer trainer;
     trainer.epoch = plan->record.trainer_epoch;
     // From the last checkpoint, wherever that was.
@@ -172,8 +177,14 @@ class Explorer {
       return;
     }
     if (!begun.ok()) {
-      // Refused only for a skip, another version in progress, or a writer that is gone.
+      // Refused only for a skip, another version in progress, a writer that is gone, or slots that
+      // could not be made.
       if (version > records_.size() || version < newest_begun_) return;
+      if (begun.status().code() == StatusCode::kResourceExhausted) {
+        ASSERT_TRUE(short_of_memory_) << begun.status();
+        ++failed_;
+        return;
+      }
       ASSERT_TRUE(trainer->open || begun.status().code() == StatusCode::kAborted) << begun.status();
       return;
     }
@@ -183,6 +194,10 @@ class Explorer {
         ASSERT_TRUE(records_.contains(version));
         ASSERT_EQ(begun->digest, records_.at(version).digest);
         if (version == trainer->next) ++trainer->next;
+        break;
+      case Kind::kBeingMade:
+        ++waited_;
+        ASSERT_FALSE(making_.empty());
         break;
       case Kind::kBlocked: {
         ++blocked_;
@@ -197,6 +212,9 @@ class Explorer {
       }
       case Kind::kOpened: {
         Settle();
+        if (const auto slot = state_->FindWriterSlot(trainer->epoch, begun->grant); slot.ok()) {
+          ASSERT_FALSE(state_->IsBeingMade(slot->slot_id));
+        }
         newest_begun_ = std::max(newest_begun_, version);
         trainer->open = true;
         trainer->sealed = trainer->mapped = false;
@@ -340,6 +358,7 @@ class Explorer {
     const uint64_t version = records_.size() - 1;
     const auto pin = state_->PlanPin("run", version, now_);
     if (!pin.ok() || !pin->copy.has_value()) return;
+    ASSERT_FALSE(state_->IsBeingMade(pin->copy->to_slot));
     Settle();
     for (const Reader& reader : readers_) {
       ASSERT_FALSE(reader.mapped && reader.slot == pin->copy->to_slot &&
@@ -352,6 +371,19 @@ class Explorer {
     if (state_->FinishPin("run", version, *pin->copy, true).ok()) {
       evaluated_ = version;
       ++evaluations_;
+    }
+  }
+
+  // The next slot's memory is there, or, seldom, cannot be had.
+  void Make() {
+    if (making_.empty()) return;
+    const uint64_t slot = making_.front();
+    making_.erase(making_.begin());
+    if (random_() % 300 == 0) {
+      state_->SlotNotMade(slot, ResourceExhausted("none left"));
+      short_of_memory_ |= live_slots_.contains(slot);
+    } else {
+      ASSERT_EQ(state_->SlotMade(slot), live_slots_.contains(slot));
     }
   }
 
@@ -405,15 +437,17 @@ class Explorer {
   std::map<uint64_t, uint64_t> content_;  // slot -> version its bytes are
   std::map<uint64_t, SlotHeaderFields> header_;
   std::set<uint64_t> live_slots_;
+  std::vector<uint64_t> making_;
+  bool short_of_memory_ = false;
   std::vector<Trainer> trainers_;
   std::vector<Reader> readers_;
   uint64_t evaluated_ = 0, newest_begun_ = 0;
-  uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, evaluations_ = 0;
+  uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, waited_ = 0, failed_ = 0, evaluations_ = 0;
 };
 
 TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   constexpr uint64_t kSeeds = titan::testing::Rounds<uint64_t>(240, 30);
-  uint64_t commits = 0, remade = 0, blocked = 0, evaluations = 0;
+  uint64_t commits = 0, remade = 0, blocked = 0, waited = 0, failed = 0, evaluations = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Explorer explorer(seed, static_cast<uint32_t>(seed % 3));
     for (int step = 0; step < 4000; ++step) {
@@ -423,15 +457,20 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
     commits += explorer.commits();
     remade += explorer.remade();
     blocked += explorer.blocked();
+    waited += explorer.waited();
+    failed += explorer.failed();
     evaluations += explorer.evaluations();
   }
   // The walk reaches what it is for.
   EXPECT_GT(commits, 4 * kSeeds);
   EXPECT_GT(remade, 2 * kSeeds);
   EXPECT_GT(blocked, kSeeds / 5);
+  EXPECT_GT(waited, 2 * kSeeds);
+  EXPECT_GT(failed, kSeeds / 5);
   EXPECT_GT(evaluations, 2 * kSeeds);
   std::cout << commits << " commits, " << remade << " re-made, " << blocked << " blocked, "
-            << evaluations << " evaluations\n";
+            << waited << " waited for slots, " << failed << " without memory, " << evaluations
+            << " evaluations\n";
 }
 
 }  // namespace

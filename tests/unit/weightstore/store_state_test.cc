@@ -21,15 +21,16 @@ class StoreStateTest : public ::testing::Test {
   StoreState state_{1, kTtl};
   const Manifest manifest_ = testing::SmallManifest();
 
+  std::vector<StoreState::SlotToMake> Apply(const std::string& run,
+                                            const StoreState::RegistrationPlan& plan) {
+    const auto slots = state_.ApplyRegistration(run, plan);
+    EXPECT_EQ(slots.size(), plan.ring_slots + (plan.evaluation_slot ? 1 : 0));
+    return slots;
+  }
   uint64_t Register(uint32_t max_age = 0, const std::string& run = "run") {
     const auto plan = state_.PlanRegistration(run, manifest_, max_age);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    state_.ApplyRegistration(run, *plan);
-    std::vector<uint64_t> ring;
-    for (uint32_t i = 0; i < plan->ring_slots; ++i) ring.push_back(state_.NewSlotId());
-    std::optional<uint64_t> evaluation;
-    if (plan->evaluation_slot) evaluation = state_.NewSlotId();
-    EXPECT_TRUE(state_.InstallSlots(run, plan->record.trainer_epoch, ring, evaluation).ok());
+    for (const auto& slot : Apply(run, *plan)) EXPECT_TRUE(state_.SlotMade(slot.slot_id));
     return plan->record.trainer_epoch;
   }
 

@@ -200,7 +200,8 @@ TEST(StoreTest, MemoryIsCheckedBeforeAnythingIsTaken) {
   EXPECT_EQ(host.store().RegisterTrainer("b", "run", SmallManifest(), 1)->epoch, first->epoch);
   // A new token takes the place of the old one's idle slots.
   EXPECT_EQ(host.store().RegisterTrainer("c", "run", SmallManifest(), 1)->epoch, first->epoch + 1);
-  EXPECT_EQ(host.store().Stats().num_slots, 5u);
+  const StoreStats stats = host.store().Stats();
+  EXPECT_EQ(stats.slot_bytes + stats.bytes_being_made, 5 * SmallManifest().slot_bytes);
 }
 
 TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
