@@ -25,7 +25,8 @@ constexpr int kMaxRows = 14;  // 28 accumulators, two vectors of weights, one of
 constexpr int kMaxLoneRows = 28;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 constexpr int kLanes = 16;
-constexpr int kAheadRows = 14;  // twice as fast as the tile of floats, so all wait for their panel
+// A lower tile takes what memory gives, and the hardware's own prefetching gives most.
+constexpr bool FetchesAhead(int rows) { return rows > 5; }
 constexpr int kPairPart = 128;  // pairs that are rounded on the stack before they are packed
 
 static_assert(kMaxRows <= kMaxTileRows && kMaxLoneRows <= kMaxLoneTileRows &&
@@ -67,7 +68,7 @@ class Tile {
                                 int64_t pairs, Ahead& ahead) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < pairs; ++i) {
-      if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
+      if constexpr (kAhead && kVectors == 2 && FetchesAhead(kRows)) ahead.Fetch();
       if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
       __m512bh weights[kVectors];
 #pragma GCC unroll 2
@@ -108,7 +109,8 @@ void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int6
   alignas(64) float levels[kMaxLevels][kRows * kSpan];  // as in tile.cc
   for (int first = 0; first < kPanel; first += kSpan) {
     Ahead pass = ahead;
-    pass.at += first * static_cast<int>(sizeof(Bf16Pair));
+    pass.far += first * static_cast<int>(sizeof(Bf16Pair));
+    pass.near += first * static_cast<int>(sizeof(Bf16Pair));
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;
       tile.Clear();

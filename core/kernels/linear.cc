@@ -82,11 +82,14 @@ struct Block {
     internal::PackRowsAs(r.inputs, r.x + tiles.begin(t) * r.ldx, r.ldx, tiles.rows(t), r.k,
                          tile(t, r.k));
   }
-  // What is fetched while tile t meets its first panel: the rows of the tile after it.
-  internal::Ahead NextRows(const LinearRows& r, int64_t t, int64_t panel_bytes) const {
+  // What is fetched while tile t meets its first panel, like `ahead`: the rows of the tile after it
+  // in place of the next panel.
+  internal::Ahead NextRows(internal::Ahead ahead, const LinearRows& r, int64_t t,
+                           int64_t panel_bytes) const {
     const int64_t row_bytes = r.ldx * static_cast<int64_t>(sizeof(float));
-    return {reinterpret_cast<const char*>(r.x) + tiles.begin(t + 1) * row_bytes,
-            tiles.rows(t + 1) * row_bytes * internal::Ahead::kStep / panel_bytes};
+    ahead.far = reinterpret_cast<const char*>(r.x) + tiles.begin(t + 1) * row_bytes;
+    ahead.stride = tiles.rows(t + 1) * row_bytes * internal::Ahead::kStep / panel_bytes;
+    return ahead;
   }
 };
 
@@ -124,12 +127,14 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
     for (int64_t t = block.t0; t < block.t1; ++t) {
       const int64_t at = block.tiles.begin(t) * product.ldo + p * kPanelColumns;
       const int rows = block.tiles.rows(t);
-      const bool raw = block.raw && p == p0;
-      if (raw) block.Pack(*product.rows, t);
-      const auto ahead =
-          raw && t + 1 < block.t1
-              ? block.NextRows(*product.rows, t, panel_elements * static_cast<int64_t>(sizeof(W)))
-              : internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
+      auto ahead = internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
+      if (block.raw && p == p0) {
+        block.Pack(*product.rows, t);
+        if (t + 1 < block.t1) {
+          ahead = block.NextRows(ahead, *product.rows, t,
+                                 panel_elements * static_cast<int64_t>(sizeof(W)));
+        }
+      }
       FetchOutput(product.out + at, product.ldo, rows);
       if (product.addend == nullptr) {
         tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, product.out + at,

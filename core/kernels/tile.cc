@@ -36,8 +36,8 @@ constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLoneRows = HWY_TARGET == HWY_AVX3 ? 28 : kMaxRows;
 static_assert(kMaxRows <= internal::kMaxTileRows && kMaxLoneRows <= internal::kMaxLoneTileRows);
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// A tile of more rows and 32 columns computes for longer than its panel takes to arrive.
-constexpr int kAheadRows = 10;
+// A lower tile takes what memory gives, and the hardware's own prefetching gives most.
+constexpr bool FetchesAhead(int rows) { return HWY_TARGET != HWY_AVX3 || rows > 5; }
 
 // Steps of k that the 32-bit words of a panel row hold.
 template <typename W>
@@ -104,7 +104,7 @@ class Tile {
     constexpr int kGroup = kStepsPerWord<W>;
 #pragma GCC unroll 2
     for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
-      if constexpr (kAhead && kRows <= kAheadRows) ahead.Fetch();
+      if constexpr (kAhead && kVectors > 1 && FetchesAhead(kRows)) ahead.Fetch();
       if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
       Step<0>(a, b);
       if constexpr (kGroup == 2) {
@@ -164,7 +164,8 @@ void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
   for (int first = 0; first < kPanel; first += kSpan) {
     Ahead half =
         ahead;  // 64 of each 128 bytes are fetched in each pass; else the passes share them
-    half.at += first * static_cast<int>(sizeof(float));
+    half.far += first * static_cast<int>(sizeof(float));
+    half.near += first * static_cast<int>(sizeof(float));
     Ahead& pass = Tile<kRows>::kVectors == 1 ? half : ahead;
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows> tile;

@@ -51,41 +51,48 @@ constexpr int64_t RowDepth(int64_t k) {
   return std::is_same_v<A, Bf16Pair> ? (k + 1) / 2 : k;
 }
 
-// What is fetched from memory while a tile is computed, with each 128 bytes of its panel: two lines
-// at `at`, then `stride` bytes on. Speed only; any address may stand here.
+// What is fetched while a tile is computed, with each 128 bytes of its panel: two lines at `far`
+// into the second-level cache, then `stride` bytes on, and two lines at `near`, of the panel
+// itself, into the first. Speed only; any address may stand here.
 struct Ahead {
   static constexpr int64_t kStep = 128;  // bytes of a panel's f32 step, or pair of bfloat16 steps
 
-  const char* at = nullptr;
+  const char* far = nullptr;
+  const char* near = nullptr;
   int64_t stride = 0;
 
   void Fetch() {
-    if (stride == kStep) {  // this panel: needed at once
-      _mm_prefetch(at, _MM_HINT_T0);
-      _mm_prefetch(at + kStep / 2, _MM_HINT_T0);
-    } else {
-      _mm_prefetch(at, _MM_HINT_T1);
-      _mm_prefetch(at + kStep / 2, _MM_HINT_T1);
-    }
-    at += stride;
+    FetchLines(far, near);
+    FetchLines(far + kStep / 2, near + kStep / 2);
+    Advance();
   }
-  // The first of the two alone, for a tile that reads half of each 128 bytes.
+  // The first of the two lines alone, for a tile that reads half of each 128 bytes.
   void FetchLine() {
-    _mm_prefetch(at, _MM_HINT_T0);
-    at += stride;
+    FetchLines(far, near);
+    Advance();
+  }
+
+ private:
+  static void FetchLines(const char* far, const char* near) {
+    _mm_prefetch(far, _MM_HINT_T1);
+    _mm_prefetch(near, _MM_HINT_T0);
+  }
+  void Advance() {
+    far += stride;
+    near += kStep;
   }
 };
 
 // For tile t of `tiles` that are computed one after the other with the panel at `panel`: a lone
 // tile reads it from memory itself, and the hardware's own prefetching stops at each 4 KiB page;
-// several share the fetching of the panel after it.
+// several share the fetching of the panel after it. The distances are measured.
 template <typename W>
 Ahead AheadOf(const W* panel, int64_t panel_elements, int64_t t, int64_t tiles) {
-  constexpr int64_t kDistance = 4096;
+  constexpr int64_t kFar = 12288, kNear = 2048;
   const auto* bytes = reinterpret_cast<const char*>(panel);
-  if (tiles == 1) return {bytes + kDistance, Ahead::kStep};
+  if (tiles == 1) return {bytes + kFar, bytes + kNear, Ahead::kStep};
   const int64_t panel_bytes = panel_elements * static_cast<int64_t>(sizeof(W));
-  return {bytes + panel_bytes + panel_bytes / tiles * t, Ahead::kStep / tiles};
+  return {bytes + panel_bytes + panel_bytes / tiles * t, bytes + kNear, Ahead::kStep / tiles};
 }
 
 // Products of packed rows of type A with a panel whose elements are of type W. For bfloat16 a chain
