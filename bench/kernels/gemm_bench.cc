@@ -36,19 +36,20 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
   const int64_t size = PanelElements(kElementOf<W>, n, k);
   const int64_t copies =
       std::max<int64_t>(1, kWeightBytes / (size * static_cast<int64_t>(sizeof(W))));
-  const std::vector<float> rows = RandomFloats(n * k, 3);
-  std::vector<W> one(static_cast<size_t>(size));
-  if constexpr (std::is_same_v<W, float>) {
-    PackPanels(pool, rows.data(), n, k, one.data());
-  } else if (!PackPanels(pool, rows.data(), n, k, one.data())) {
-    std::exit(1);
-  }
   std::vector<W> memory(static_cast<size_t>(size * copies) + kAlignment / sizeof(W));
   void* aligned = memory.data();
   size_t space = memory.size() * sizeof(W);
   W* weights = static_cast<W*>(
       std::align(kAlignment, static_cast<size_t>(size * copies) * sizeof(W), aligned, space));
-  for (int64_t c = 0; c < copies; ++c) std::copy(one.begin(), one.end(), weights + c * size);
+  {
+    const std::vector<float> rows = RandomFloats(n * k, 3);
+    if constexpr (std::is_same_v<W, float>) {
+      PackPanels(pool, rows.data(), n, k, weights);
+    } else if (!PackPanels(pool, rows.data(), n, k, weights)) {
+      std::exit(1);
+    }
+  }
+  for (int64_t c = 1; c < copies; ++c) std::copy(weights, weights + size, weights + c * size);
   const std::vector<float> x = RandomFloats(m * k, 4);
   std::vector<float> out(static_cast<size_t>(m * n));
   const int leaves = LeafCount(k, 0);

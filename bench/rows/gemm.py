@@ -22,18 +22,19 @@ PACKAGES = ["mkl==2026.2.0", "scipy-openblas32==0.3.34.481.3", *ONEDNN]
 SHAPES = {  # N x K of the matrices of a layer, and of the head
     "SmolLM2-135M": ["576x576", "1536x576", "576x1536", "49152x576"],
     "Qwen3-0.6B": ["2048x1024", "3072x1024", "1024x3072"],
-    "Llama-3.2-1B": ["2048x2048", "8192x2048", "2048x8192"],
+    "Llama-3.2-1B": ["2048x2048", "512x2048", "8192x2048", "2048x8192", "128256x2048"],
 }
 ROWS = [1, 2, 4, 8, 16, 64, 256, 1024]
+FEWER_ROWS = {"Llama-3.2-1B": [1, 4, 16, 64, 256]}  # its calls and their set-up are the longest
+HEAD_ROWS = {"49152x576": [1, 2, 4, 8, 16, 64], "128256x2048": [1, 8, 64]}  # heads see few rows at once
 
 
 def shapes():
     wanted = os.environ.get("MODELS", ",".join(SHAPES)).split(",")
     for model in wanted:
         for shape in SHAPES[model]:
-            for m in ROWS:
-                if shape != "49152x576" or m <= 64:
-                    yield f"{m}x{shape}"
+            for m in HEAD_ROWS.get(shape, FEWER_ROWS.get(model, ROWS)):
+                yield f"{m}x{shape}"
 
 
 def peers():

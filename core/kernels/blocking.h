@@ -17,7 +17,8 @@ struct Blocking {
   // Packed rows of one block, which a task multiplies with panel after panel: about half of a
   // second-level cache of 1 MiB, a panel streams through the rest.
   int64_t row_block_floats;
-  // Chains up to this many steps run in one go; their panel is at most 256 KiB.
+  // Chains of packed rows up to this long (steps, or pairs of bfloat16 steps) run in one go; their
+  // panel has at most 128 bytes for each.
   int64_t whole_chain;
   // Steps of the parts of longer ones, even, and the rows of a block of them, whose accumulators
   // are parked in memory.
