@@ -24,6 +24,8 @@ StatusOr<std::unique_ptr<RmaDomain>> RmaDomain::Open(const RmaOptions& options) 
   return std::unique_ptr<RmaDomain>(new RmaDomain(std::move(worker)));
 }
 
+RmaLane RmaDomain::lane() const { return worker_->lane(); }
+
 const std::string& RmaDomain::address() const { return worker_->address(); }
 
 StatusOr<RmaWindow> RmaDomain::Register(std::span<std::byte> memory) {

@@ -92,6 +92,8 @@ class RmaDomain {
   static StatusOr<std::unique_ptr<RmaDomain>> Open(const RmaOptions& options);
   ~RmaDomain();
 
+  // As it was opened.
+  RmaLane lane() const;
   // What peers connect to; opaque bytes.
   const std::string& address() const;
 

@@ -5,3 +5,7 @@ titan_test(weightstore_transport_test LABEL unit TIMEOUT 60
           unit/weightstore/transport/tcp_transport_test.cc unit/weightstore/transport/pull_test.cc
   USES core/base core/storage core/runtime weightstore/client weightstore weightstore/reshard
        weightstore/transport)
+# Host processes over UCX's shared memory.
+titan_test(weightstore_rma_transport_test LABEL unit TIMEOUT 60
+  SOURCES unit/weightstore/transport/rma_transport_test.cc
+  USES core/base core/transport weightstore/client weightstore weightstore/reshard weightstore/transport)

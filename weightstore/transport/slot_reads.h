@@ -20,6 +20,7 @@ struct ReadableSlot {
   int fd = -1;                       // of the memory file, for sendfile
   std::span<const std::byte> bytes;  // the same, mapped
   SlotFacts facts;
+  std::span<const uint64_t> tile_hashes;  // TileHashes of the verified bytes, or empty: none made
   std::shared_ptr<const void> owner;
 };
 

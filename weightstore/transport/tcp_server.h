@@ -7,8 +7,9 @@
 //   accept -> thread of the connection: read request -> check form, handle, range -> hash
 //          -> handle again -> answer -> sendfile from the memory file -> next request
 //
-// The hash is made before the second look at the handle, so it is that of the handle's version; the
-// pages are sent after it, and a reader of bytes that changed in between finds another hash.
+// The hash is that of a verified tile, or made before the second look at the handle, so it is that
+// of the handle's version; the pages are sent after it, and a reader of bytes that changed in
+// between finds another hash.
 #ifndef TITAN_WEIGHTSTORE_TRANSPORT_TCP_SERVER_H_
 #define TITAN_WEIGHTSTORE_TRANSPORT_TCP_SERVER_H_
 

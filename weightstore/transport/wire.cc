@@ -2,7 +2,9 @@
 #include "weightstore/transport/wire.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "core/base/check.h"
 #include "weightstore/client/reason.h"
@@ -49,12 +51,6 @@ class Reader {
  private:
   std::span<const std::byte> rest_;
 };
-
-uint64_t PayloadHash(const Answer& answer, std::span<const std::byte> payload) {
-  const uint64_t seed = HashFields(kAnswerMagic, static_cast<uint16_t>(answer.code),
-                                   answer.request_id, answer.length);
-  return Hash64(payload.data(), payload.size(), seed);
-}
 
 }  // namespace
 
@@ -153,11 +149,28 @@ StatusOr<uint64_t> CheckRange(const ReadRequest& request, uint64_t slot_bytes) {
 
 void HashPayload(Answer* answer, std::span<const std::byte> payload) {
   TITAN_CHECK(answer->length == payload.size());
-  answer->hash = PayloadHash(*answer, payload);
+  answer->hash = Hash64(payload.data(), payload.size());
+}
+
+std::vector<uint64_t> TileHashes(std::span<const std::byte> slot, int num_threads) {
+  TITAN_CHECK(num_threads >= 1);
+  std::vector<uint64_t> hashes((slot.size() + kTileBytes - 1) / kTileBytes);
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < hashes.size();) {
+      const uint64_t begin = i * kTileBytes;
+      hashes[i] = Hash64(slot.data() + begin, std::min<uint64_t>(kTileBytes, slot.size() - begin));
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (int i = 1; i < num_threads; ++i) helpers.emplace_back(work);
+  work();
+  helpers.clear();
+  return hashes;
 }
 
 bool PayloadMatches(const Answer& answer, std::span<const std::byte> payload) {
-  return answer.length == payload.size() && answer.hash == PayloadHash(answer, payload);
+  return answer.length == payload.size() && answer.hash == Hash64(payload.data(), payload.size());
 }
 
 std::array<std::byte, kAnswerBytes> EncodeAnswer(const Answer& answer) {

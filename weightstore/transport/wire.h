@@ -24,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 #include "weightstore/transport/byte_transport.h"
@@ -71,6 +72,12 @@ struct Answer {
 
 // Fills in the hash of `payload`, of answer.length bytes.
 void HashPayload(Answer* answer, std::span<const std::byte> payload);
+
+// Slots are hashed in tiles of this size, the last one shorter: once, when a slot is verified. A
+// reader of a tile then finds what changed in the slot ever since, and nobody hashes again to send.
+inline constexpr uint64_t kTileBytes = 1 << 20;
+// By num_threads threads (the calling one included; at least 1).
+std::vector<uint64_t> TileHashes(std::span<const std::byte> slot, int num_threads);
 // Is `payload` what the answer's sender hashed?
 bool PayloadMatches(const Answer& answer, std::span<const std::byte> payload);
 std::array<std::byte, kAnswerBytes> EncodeAnswer(const Answer& answer);

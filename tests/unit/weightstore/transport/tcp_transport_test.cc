@@ -165,7 +165,7 @@ TEST_F(TcpTransportTest, BytesThatChangeBeforeTheyAreSentAreNotTaken) {
   std::atomic<bool> changed{false};
   slots_.before_second_look = [&] {
     if (++answers != 3) return;
-    for (std::byte& b : slots_.bytes(lease_)) b ^= std::byte{0xff};
+    testing::Overwrite(slots_.bytes(lease_));
     changed = true;
   };
   const TcpTransportOptions one = {.streams = 1, .window = 1, .piece_bytes = 50'000};
@@ -213,6 +213,25 @@ TEST_F(TcpTransportTest, OneBitTurnedOnTheWayIsAlwaysFound) {
   const Status status = ReadAll(slots_.GrantOf(lease_), single, proxy.address());
   EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
   EXPECT_EQ(ReasonOf(status), kDigestMismatch);
+}
+
+// The daemon hashed the tiles when it verified the slot; memory fails later.
+TEST_F(TcpTransportTest, ABitThatTurnsInAVerifiedSlotIsFound) {
+  Serve(2 * kTileBytes + 999);
+  slots_.HashTiles(lease_);
+  EXPECT_TRUE(ReadAll(slots_.GrantOf(lease_)).ok());
+  EXPECT_TRUE(GotVersion(4));
+  EXPECT_TRUE(ReadAll(slots_.GrantOf(lease_), {.piece_bytes = 5000}).ok());  // no whole tiles
+  EXPECT_TRUE(GotVersion(4));
+  for (const uint64_t at : {uint64_t{0}, kTileBytes + 7, 2 * kTileBytes + 998}) {
+    slots_.bytes(lease_)[at] ^= std::byte{8};
+    const Status status = ReadAll(slots_.GrantOf(lease_));
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << at;
+    EXPECT_EQ(ReasonOf(status), kDigestMismatch) << at;
+    EXPECT_EQ(corrupt_, 2u);
+    slots_.bytes(lease_)[at] ^= std::byte{8};
+  }
+  EXPECT_TRUE(ReadAll(slots_.GrantOf(lease_)).ok());
 }
 
 // Requests that the client library would not send.
@@ -294,7 +313,7 @@ TEST_F(TcpTransportTest, ASilentSourceIsGivenUpInTime) {
   const std::string address = "127.0.0.1:" + std::to_string(port);
   auto begin = steady_clock::now();
   EXPECT_EQ(ReadAll(slots_.GrantOf(lease_), {}, address).code(), StatusCode::kUnavailable);
-  EXPECT_LT(steady_clock::now() - begin, seconds(2));
+  EXPECT_LT(steady_clock::now() - begin, seconds(titan::testing::Rounds(2, 20)));
   auto transport = TcpTransport::Create(address, {});
   begin = steady_clock::now();
   EXPECT_EQ((*transport)->Open(slots_.GrantOf(lease_), begin + milliseconds(50)).status().code(),

@@ -32,9 +32,6 @@ TEST(WireTest, RequestsAndAnswersComeBack) {
   EXPECT_EQ(*parsed, answer);
   EXPECT_TRUE(PayloadMatches(*parsed, std::as_bytes(std::span("abc", 3))));
   EXPECT_FALSE(PayloadMatches(*parsed, std::as_bytes(std::span("abd", 3))));
-  Answer other = *parsed;  // the same bytes as the answer of another request
-  other.request_id = 10;
-  EXPECT_FALSE(PayloadMatches(other, std::as_bytes(std::span("abc", 3))));
   const SlotFacts facts = {1, 2, {3, 4}};
   EXPECT_EQ(ParseFacts(EncodeFacts(facts)), facts);
   const Status status = DecodeError(StatusCode::kAborted,
@@ -90,6 +87,17 @@ TEST(WireTest, RangesAreCheckedWithoutOverflow) {
   EXPECT_EQ(size(0, 2, {{most, 0}}), 0u);
   EXPECT_EQ(size(0, 1, {{3, most}}), 0u);
   EXPECT_EQ(size(0, 1, {{uint64_t{1} << 32, 0}, {uint64_t{1} << 32, 0}}), 0u);
+}
+
+TEST(WireTest, TilesAreHashedAlikeByAnyNumberOfThreads) {
+  std::vector<std::byte> slot(3 * kTileBytes + 5);
+  for (size_t i = 0; i < slot.size(); i += 97) slot[i] = static_cast<std::byte>(i);
+  const auto hashes = TileHashes(slot, 1);
+  ASSERT_EQ(hashes.size(), 4u);
+  EXPECT_EQ(hashes[1], Hash64(&slot[kTileBytes], kTileBytes));
+  EXPECT_EQ(hashes[3], Hash64(&slot[3 * kTileBytes], 5));
+  EXPECT_EQ(TileHashes(slot, 3), hashes);
+  EXPECT_TRUE(TileHashes({}, 2).empty());
 }
 
 TEST(LaneTest, ProductionRefusesTestLanesAndWhatIsNotRdma) {

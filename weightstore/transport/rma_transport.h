@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The RDMA lane: one-sided reads out of the windows of a host (core/transport/rma.h), then of the
+// slot's header, which says whether the bytes were the version's all the while. The same code over
+// shared memory is the lane shm-test.
+//
+// The source does nothing for a read, so nothing hashes what arrives: the caller compares the
+// weights digest of what it put together.
+#ifndef TITAN_WEIGHTSTORE_TRANSPORT_RMA_TRANSPORT_H_
+#define TITAN_WEIGHTSTORE_TRANSPORT_RMA_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/transport/rma.h"
+#include "weightstore/transport/byte_transport.h"
+
+namespace titan::weightstore::lanes {
+
+// Where a host's slot is, as it tells with a lease.
+struct RmaSource {
+  std::string address;  // of the host's domain
+  titan::transport::RmaWindowKey bytes;
+  titan::transport::RmaWindowKey header;  // of kSlotHeaderBytes
+  uint64_t slot_id = 0;
+};
+
+struct RmaTransportOptions {
+  // For destinations outside of the landing window: bytes that are read and copied at a time.
+  size_t bounce_bytes = size_t{16} << 20;
+  // A source that answers nothing for this long is gone. Less than a deadline, so that the caller
+  // has time for another one.
+  std::chrono::milliseconds stall_timeout{1'500};
+};
+
+class RmaTransport final : public ByteTransport {
+ public:
+  // domain must outlive the transport and its slots. landing: a window of the domain; pieces whose
+  // destination lies in it are read there, others through a bounce window. InvalidArgument:
+  // options.
+  static StatusOr<std::unique_ptr<RmaTransport>> Create(titan::transport::RmaDomain& domain,
+                                                        RmaSource source,
+                                                        titan::transport::RmaWindow landing,
+                                                        const RmaTransportOptions& options = {});
+
+  // As the domain was opened.
+  Lane lane() const override;
+  StatusOr<std::unique_ptr<RemoteSlot>> Open(const PullGrant& grant, SteadyTime deadline) override;
+
+ private:
+  RmaTransport(titan::transport::RmaDomain& domain, RmaSource source,
+               titan::transport::RmaWindow landing, const RmaTransportOptions& options)
+      : domain_(domain),
+        source_(std::move(source)),
+        landing_(std::move(landing)),
+        options_(options) {}
+
+  titan::transport::RmaDomain& domain_;
+  const RmaSource source_;
+  const titan::transport::RmaWindow landing_;
+  const RmaTransportOptions options_;
+};
+
+}  // namespace titan::weightstore::lanes
+
+#endif  // TITAN_WEIGHTSTORE_TRANSPORT_RMA_TRANSPORT_H_
