@@ -169,6 +169,49 @@ std::vector<std::vector<float>> ReadAll(const ModelSource& model) {
   return out;
 }
 
+// The configuration says other sizes or more layers than the tensors have, or there is one more.
+TEST(HfFolderTest, MisshapenMissingAndForeignTensorsAreRefusedByName) {
+  const std::string config = ReadBytes(CasePath("safetensors/tied_with_head/config.json"));
+  const auto refusal_of = [&](const std::string& field, int value) {
+    const TempFolder folder;
+    WriteBytes(folder.path("model.safetensors"),
+               ReadBytes(CasePath("safetensors/tied_with_head/model.safetensors")));
+    std::string changed = config;
+    const size_t at = changed.find("\"" + field + "\":");
+    EXPECT_NE(at, std::string::npos) << field;
+    const size_t begin = changed.find_first_of("0123456789", at);
+    const size_t end = changed.find_first_not_of("0123456789", begin);
+    changed.replace(begin, end - begin, std::to_string(value));
+    WriteBytes(folder.path("config.json"), changed);
+    const Status status = OpenModelSource(folder.path()).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status;
+    return MessageOf(status);
+  };
+  EXPECT_THAT(refusal_of("intermediate_size", 56),
+              HasSubstr("tensor model.layers.0.mlp.gate_proj.weight: shape ["));
+  EXPECT_THAT(refusal_of("intermediate_size", 56), HasSubstr("] must be [56, "));
+  EXPECT_THAT(refusal_of("num_hidden_layers", 9),
+              ::testing::AllOf(HasSubstr("tensor model.layers."), HasSubstr("is missing")));
+
+  const auto whole = OpenModelSource(CasePath("safetensors/tied_with_head"));
+  ASSERT_TRUE(whole.ok());
+  std::vector<TensorSpec> specs = (*whole)->tensors();
+  specs.push_back({"model.layers.0.self_attn.gate.weight", {1}});
+  std::vector<std::vector<float>> values = ReadAll(**whole);
+  values.push_back({1.0f});
+  const TempFolder folder;
+  auto writer =
+      SafetensorsWriter::Create(folder.path("model.safetensors"), specs, {{"format", "pt"}});
+  ASSERT_TRUE(writer.ok());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ASSERT_TRUE(writer->Append(specs[i].name, values[i]).ok());
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+  WriteBytes(folder.path("config.json"), config);
+  EXPECT_THAT(MessageOf(OpenModelSource(folder.path()).status()),
+              HasSubstr("tensor model.layers.0.self_attn.gate.weight is not part of the model"));
+}
+
 TEST(HfFolderTest, ExportOfAGgufReadsBackEqual) {
   for (const std::string name : {"gguf/qk_llama.gguf", "gguf/qk_qwen2.gguf"}) {
     const auto source = OpenModelSource(CasePath(name));
