@@ -202,7 +202,7 @@ void LongChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
 // is one of each.
 struct Cut {
   Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads)
-      : tiles(m, max_rows), group(panels) {
+      : tiles(m, max_rows), panels(panels) {
     const int64_t block_tiles = std::max<int64_t>(1, block_rows / max_rows);
     blocks = (tiles.count() + block_tiles - 1) / block_tiles;
     if (threads > 1) {
@@ -214,15 +214,16 @@ struct Cut {
       if (blocks >= threads) {
         blocks = (blocks + threads - 1) / threads * threads;
       } else {
-        const int64_t groups = (threads * kGroupsPerThread + blocks - 1) / blocks;
-        group = (panels + groups - 1) / groups;
+        groups = std::min(panels, (threads * kGroupsPerThread + blocks - 1) / blocks);
       }
     }
     tiles = RowTiles(m, max_rows, blocks);
     blocks = std::min(blocks, tiles.count());
-    groups = (panels + group - 1) / group;
   }
   int64_t first_tile(int64_t block) const { return tiles.count() * block / blocks; }
+  // As even as possible, a longer group before a shorter one: the thread that took the shorter
+  // takes the next longer one.
+  int64_t first_panel(int64_t g) const { return (panels * g + groups - 1) / groups; }
 
   // Tiles of a block, at least, where a thread gets one block, and where it gets several.
   static constexpr int64_t kLoneBlockTiles = 2, kBlockTiles = 8;
@@ -230,8 +231,8 @@ struct Cut {
 
   RowTiles tiles;
   int64_t blocks;
-  int64_t group;  // panels of one
-  int64_t groups;
+  int64_t panels;
+  int64_t groups = 1;
 };
 
 // A number for each call of whatever types, which tells its packed rows from another call's.
@@ -306,8 +307,8 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
   const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
   pool.Run(static_cast<int>(cut.blocks * cut.groups), [&](int task) {
     const int64_t index = task / cut.groups;
-    const int64_t first = task % cut.groups * cut.group;
-    const int64_t last = std::min(panel_count, first + cut.group);
+    const int64_t group = task % cut.groups;
+    const int64_t first = cut.first_panel(group), last = cut.first_panel(group + 1);
     BlockRows<A> block_rows_of(cut, call, index, rows);
     for (const Product<W>& product : products) {
       const Block<A> block = block_rows_of.Of(product.rows);
