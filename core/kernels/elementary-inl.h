@@ -67,12 +67,11 @@ HWY_INLINE FloatVec VExp(FloatVec x) {
   return hn::IfThenElse(hn::Eq(x, x), y, Broadcast(std::bit_cast<float>(el::kNanBits)));
 }
 
-// DLog of elementary.h.
-HWY_INLINE FloatVec VLog(FloatVec x) {
+// DLog of a positive normal number, with `added` in its lower part.
+HWY_INLINE FloatVec VLogBody(FloatVec x, const FloatVec* added) {
   namespace el = elementary;
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto bits = hn::BitCast(di, x);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, el::kSqrtHalfBits)));
   const FloatVec m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
@@ -84,7 +83,16 @@ HWY_INLINE FloatVec VLog(FloatVec x) {
   FloatVec low = hn::Mul(hn::Mul(f2, f), p);
   low = hn::MulAdd(ef, Broadcast(el::kLn2Lo), low);
   low = hn::MulAdd(f2, Broadcast(-0.5f), low);
-  FloatVec y = hn::MulAdd(ef, Broadcast(el::kLn2Hi), hn::Add(f, low));
+  if (added != nullptr) low = hn::Add(low, *added);
+  return hn::MulAdd(ef, Broadcast(el::kLn2Hi), hn::Add(f, low));
+}
+HWY_INLINE FloatVec VLogWith(FloatVec x, FloatVec added) { return VLogBody(x, &added); }
+
+// DLog of elementary.h.
+HWY_INLINE FloatVec VLog(FloatVec x) {
+  namespace el = elementary;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  FloatVec y = VLogBody(x, nullptr);
   y = hn::IfThenElse(hn::Eq(x, Broadcast(kInfinity)), x, y);
   y = hn::IfThenElse(hn::Lt(x, Broadcast(el::kLeastNormal)), Broadcast(-kInfinity), y);
   return hn::IfThenElse(hn::Gt(x, Broadcast(-el::kLeastNormal)), y,
@@ -95,22 +103,37 @@ HWY_INLINE FloatVec VNanOr(FloatVec x, FloatVec y) {
   return hn::IfThenElse(hn::Eq(x, x), y, Broadcast(std::bit_cast<float>(elementary::kNanBits)));
 }
 
-// DExpm1 of elementary.h.
-HWY_INLINE FloatVec VExpm1(FloatVec x) {
+// DExpm1Parts of elementary.h.
+HWY_INLINE void VExpm1Parts(FloatVec x, FloatVec* high, FloatVec* low) {
   namespace el = elementary;
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
   const FloatVec shift = Broadcast(el::kRoundShift), one = Broadcast(1.0f);
   const FloatVec t = hn::MulAdd(x, Broadcast(el::kLog2E), shift);
   const FloatVec n = hn::Sub(t, shift);
-  FloatVec r = hn::MulAdd(n, Broadcast(-el::kLn2Hi), x);
-  r = hn::MulAdd(n, Broadcast(-el::kLn2Lo), r);
+  const FloatVec exact = hn::MulAdd(n, Broadcast(-el::kLn2Hi), x);
+  const FloatVec r = hn::MulAdd(n, Broadcast(-el::kLn2Lo), exact);
+  const FloatVec r_low = hn::MulAdd(n, Broadcast(-el::kLn2Lo), hn::Sub(exact, r));
   FloatVec q = Broadcast(el::kExpPoly[4]);
   for (int i = 3; i >= 0; --i) q = hn::MulAdd(q, r, Broadcast(el::kExpPoly[i]));
-  const FloatVec e = hn::MulAdd(hn::Mul(r, r), q, r);
+  const FloatVec square = hn::Mul(hn::Mul(r, r), q);
+  const FloatVec e = hn::Add(r, square);
+  const FloatVec e_low = hn::Add(hn::Sub(r, e), square);
   const auto exponent = hn::ShiftLeft<23>(hn::Sub(hn::BitCast(di, t), hn::BitCast(di, shift)));
   const FloatVec scale = hn::BitCast(d, hn::Add(hn::BitCast(di, one), exponent));
-  FloatVec y = hn::MulAdd(scale, e, hn::Sub(scale, one));
+  const FloatVec rest = hn::Sub(scale, one);
+  *high = hn::MulAdd(scale, e, rest);
+  const FloatVec lost =
+      hn::Add(hn::MulAdd(scale, e, hn::Sub(rest, *high)), hn::Sub(hn::Sub(scale, rest), one));
+  *low = hn::MulAdd(scale, hn::Add(e_low, r_low), lost);
+}
+
+// DExpm1 of elementary.h.
+HWY_INLINE FloatVec VExpm1(FloatVec x) {
+  namespace el = elementary;
+  FloatVec high, low;
+  VExpm1Parts(x, &high, &low);
+  FloatVec y = hn::Add(high, low);
   y = hn::IfThenElse(hn::Lt(hn::Abs(x), Broadcast(el::kExpm1Tiny)), x, y);
   y = hn::IfThenElse(hn::Le(x, Broadcast(el::kExpm1Low)), Broadcast(-1.0f), y);
   y = hn::IfThenElse(hn::Ge(x, Broadcast(el::kExpm1Large)), VExp(x), y);
@@ -122,20 +145,28 @@ HWY_INLINE FloatVec VLog1p(FloatVec x) {
   const FloatTag d;
   const FloatVec one = Broadcast(1.0f);
   const FloatVec u = hn::Add(one, x);
-  const FloatVec y = VLog(u);
-  const FloatVec scaled = hn::Mul(y, hn::Div(x, hn::Sub(u, one)));
-  const FloatVec value = hn::IfThenElse(hn::Gt(u, hn::Zero(d)), scaled, y);
+  const FloatVec back = hn::Sub(u, one);
+  const FloatVec lost = hn::Add(hn::Sub(one, hn::Sub(u, back)), hn::Sub(x, back));
+  const FloatVec value = VLogWith(u, hn::Div(lost, u));
+  const FloatVec y = hn::IfThenElse(hn::Gt(u, hn::Zero(d)), value, VLog(u));
   const auto itself =
       hn::Or(hn::Eq(u, one), hn::Eq(x, Broadcast(std::numeric_limits<float>::infinity())));
-  return hn::IfThenElse(itself, x, value);
+  return hn::IfThenElse(itself, x, y);
 }
 
 // DTanh of elementary.h.
 HWY_INLINE FloatVec VTanh(FloatVec x) {
   namespace el = elementary;
-  const FloatVec a = hn::Abs(x);
-  const FloatVec e = VExpm1(hn::Add(a, a));
-  FloatVec y = hn::Div(e, hn::Add(e, Broadcast(2.0f)));
+  const FloatVec a = hn::Abs(x), two = Broadcast(2.0f);
+  FloatVec high, low;
+  VExpm1Parts(hn::Add(a, a), &high, &low);
+  const FloatVec d = hn::Add(high, two);
+  const FloatVec back = hn::Sub(d, high);
+  const FloatVec d_low = hn::Add(hn::Add(hn::Sub(high, hn::Sub(d, back)), hn::Sub(two, back)), low);
+  const FloatVec inverse = hn::Div(Broadcast(1.0f), d);
+  FloatVec y = hn::Mul(high, inverse);
+  const FloatVec rest = hn::Add(hn::NegMulAdd(y, d, high), hn::NegMulAdd(y, d_low, low));
+  y = hn::MulAdd(rest, inverse, y);
   y = hn::IfThenElse(hn::Ge(a, Broadcast(el::kTanhOne)), Broadcast(1.0f), y);
   y = hn::CopySign(y, x);
   return VNanOr(x, hn::IfThenElse(hn::Lt(a, Broadcast(el::kTanhTiny)), x, y));
@@ -144,13 +175,17 @@ HWY_INLINE FloatVec VTanh(FloatVec x) {
 // DErf of elementary.h.
 HWY_INLINE FloatVec VErf(FloatVec x) {
   namespace el = elementary;
-  const FloatVec a = hn::Abs(x), one = Broadcast(1.0f);
+  const FloatVec a = hn::Abs(x), one = Broadcast(1.0f), last = Broadcast(el::kLogErfcPoly[0]);
   const FloatVec u = hn::Mul(a, a);
   FloatVec p = Broadcast(el::kErfPoly[6]);
   for (int i = 5; i >= 0; --i) p = hn::MulAdd(p, u, Broadcast(el::kErfPoly[i]));
   FloatVec l = Broadcast(el::kLogErfcPoly[7]);
-  for (int i = 6; i >= 0; --i) l = hn::MulAdd(l, a, Broadcast(el::kLogErfcPoly[i]));
-  FloatVec y = hn::CopySign(hn::Sub(one, VExp(l)), x);
+  for (int i = 6; i >= 1; --i) l = hn::MulAdd(l, a, Broadcast(el::kLogErfcPoly[i]));
+  const FloatVec high = hn::MulAdd(l, a, last);
+  const FloatVec product = hn::Mul(l, a);
+  const FloatVec low = hn::Add(hn::MulSub(l, a, product), hn::Add(hn::Sub(product, high), last));
+  const FloatVec erfc = VExp(high);
+  FloatVec y = hn::CopySign(hn::Sub(one, hn::MulAdd(erfc, low, erfc)), x);
   y = hn::IfThenElse(hn::Lt(a, Broadcast(el::kErfSplit)), hn::MulAdd(x, p, x), y);
   y = hn::IfThenElse(hn::Ge(a, Broadcast(el::kErfOne)), hn::CopySign(one, x), y);
   return VNanOr(x, hn::IfThenElse(hn::Lt(a, Broadcast(el::kLeastNormal)), x, y));

@@ -8,18 +8,22 @@
 //
 //   DExp(x): x >= 88.72 -> +inf, x <= -87.33 -> +0, NaN -> NaN. Else n = round(x * log2 e) by the
 //     1.5 * 2^23 shift, r = x - n ln2 in two FMAs, p = 1 + r + r^2 q(r) by Horner, p * 2^n by
-//     adding n to the exponent field. Never denormal. Error below 1.2 ulp.
+//     adding n to the exponent field. Never denormal.
 //   DLog(x): NaN or x <= -(least normal) -> NaN, then x < least normal (zeros and denormals of
 //   either
 //     sign) -> -inf, +inf -> +inf. Else x = 2^e m with m in [sqrt(1/2), sqrt 2), f = m - 1,
 //     log x = (f - f^2/2 + f^3 P(f)) + e ln2, ln2 in two parts.
-//   DExpm1(x): |x| < 2^-25 -> x, x >= 60 -> DExp(x), x <= -20 -> -1. Else with DExp's n and r,
-//     e = r + r^2 q(r), 2^n e + (2^n - 1) in one FMA.
-//   DLog1p(x): u = 1 + x; u = 1 -> x, +inf -> +inf; else DLog(u) * (x / (u - 1)).
-//   DTanh(x): |x| < 2^-12 -> x, |x| >= 10 -> +-1; else e = DExpm1(2 |x|), e / (e + 2), sign of x.
+//   DExpm1(x): |x| < 2^-25 -> x, x >= 60 -> DExp(x), x <= -20 -> -1. Else with DExp's n, r and what
+//     rounding took from r: e = r + r^2 q(r) and 2^n e + (2^n - 1), both with what their additions
+//     lose; high + low.
+//   DLog1p(x): u = 1 + x; u = 1 -> x, +inf -> +inf, u <= 0 -> DLog(u); else DLog of u with
+//     (1 + x - u) / u added to its lower part.
+//   DTanh(x): |x| < 2^-12 -> x, |x| >= 10 -> +-1; else with DExpm1(2 |x|) = high + low:
+//     high / (high + 2), corrected by its remainder once; sign of x.
 //   DErf(x): |x| < least normal -> x, |x| < 0.9 -> fma(x, P(x^2), x), |x| >= 3.93 -> +-1; else
-//     1 - DExp(L(|x|)) with the sign of x, L a fit of log erfc.
-//   The last four are within 3 ulp.
+//     1 - DExp(L(|x|)) with the sign of x, L a fit of log erfc whose last step is kept in two
+//     parts.
+//   All are within 1 ulp of the exact value.
 #ifndef TITAN_CORE_KERNELS_ELEMENTARY_H_
 #define TITAN_CORE_KERNELS_ELEMENTARY_H_
 
@@ -100,30 +104,61 @@ inline float DLog(float x) {
   return std::fma(ef, kLn2Hi, high);
 }
 
+// expm1 as an unevaluated sum.
+struct Expm1Parts {
+  float high, low;
+};
+
+inline Expm1Parts DExpm1Parts(float x) {
+  using namespace elementary;
+  const float t = std::fma(x, kLog2E, kRoundShift);
+  const float n = t - kRoundShift;
+  const float exact = std::fma(n, -kLn2Hi, x);
+  const float r = std::fma(n, -kLn2Lo, exact);
+  const float r_low = std::fma(n, -kLn2Lo, exact - r);
+  float q = kExpPoly[4];
+  for (int i = 3; i >= 0; --i) q = std::fma(q, r, kExpPoly[i]);
+  const float square = (r * r) * q;
+  const float e = r + square;
+  const float e_low = (r - e) + square;
+  const uint32_t shift = (std::bit_cast<uint32_t>(t) - std::bit_cast<uint32_t>(kRoundShift)) << 23;
+  const float scale = std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f) + shift);
+  const float rest = scale - 1.0f;
+  const float high = std::fma(scale, e, rest);
+  const float low = std::fma(scale, e, rest - high) + ((scale - rest) - 1.0f);
+  return {high, std::fma(scale, e_low + r_low, low)};
+}
+
 inline float DExpm1(float x) {
   using namespace elementary;
   if (!(x == x)) return std::bit_cast<float>(kNanBits);
   if (x >= kExpm1Large) return DExp(x);
   if (x <= kExpm1Low) return -1.0f;
   if (std::abs(x) < kExpm1Tiny) return x;
-  const float t = std::fma(x, kLog2E, kRoundShift);
-  const float n = t - kRoundShift;
-  float r = std::fma(n, -kLn2Hi, x);
-  r = std::fma(n, -kLn2Lo, r);
-  float q = kExpPoly[4];
-  for (int i = 3; i >= 0; --i) q = std::fma(q, r, kExpPoly[i]);
-  const float e = std::fma(r * r, q, r);
-  const uint32_t shift = (std::bit_cast<uint32_t>(t) - std::bit_cast<uint32_t>(kRoundShift)) << 23;
-  const float scale = std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f) + shift);
-  return std::fma(scale, e, scale - 1.0f);
+  const Expm1Parts parts = DExpm1Parts(x);
+  return parts.high + parts.low;
 }
 
 inline float DLog1p(float x) {
+  using namespace elementary;
   const float u = 1.0f + x;
   if (u == 1.0f || x == std::numeric_limits<float>::infinity()) return x;
-  const float y = DLog(u);
-  if (!(u > 0.0f)) return y;
-  return y * (x / (u - 1.0f));
+  if (!(u > 0.0f)) return DLog(u);
+  const float back = u - 1.0f;
+  const float lost = (1.0f - (u - back)) + (x - back);
+  const int32_t bits = std::bit_cast<int32_t>(u);
+  const int32_t e = (bits - kSqrtHalfBits) >> 23;
+  const float m = std::bit_cast<float>(bits - static_cast<int32_t>(static_cast<uint32_t>(e) << 23));
+  const float f = m - 1.0f;
+  const float ef = static_cast<float>(e);
+  float p = kLogPoly[8];
+  for (int i = 7; i >= 0; --i) p = std::fma(p, f, kLogPoly[i]);
+  const float f2 = f * f;
+  float low = f2 * f * p;
+  low = std::fma(ef, kLn2Lo, low);
+  low = std::fma(f2, -0.5f, low) + lost / u;
+  const float high = f + low;
+  return std::fma(ef, kLn2Hi, high);
 }
 
 inline float DTanh(float x) {
@@ -132,8 +167,14 @@ inline float DTanh(float x) {
   const float a = std::abs(x);
   if (a < kTanhTiny) return x;
   if (a >= kTanhOne) return std::copysign(1.0f, x);
-  const float e = DExpm1(a + a);
-  return std::copysign(e / (e + 2.0f), x);
+  const Expm1Parts e = DExpm1Parts(a + a);
+  const float d = e.high + 2.0f;
+  const float back = d - e.high;
+  const float d_low = (e.high - (d - back)) + (2.0f - back) + e.low;
+  const float inverse = 1.0f / d;
+  const float y = e.high * inverse;
+  const float rest = std::fma(-y, d, e.high) + std::fma(-y, d_low, e.low);
+  return std::copysign(std::fma(rest, inverse, y), x);
 }
 
 inline float DErf(float x) {
@@ -149,8 +190,12 @@ inline float DErf(float x) {
     return std::fma(x, p, x);
   }
   float l = kLogErfcPoly[7];
-  for (int i = 6; i >= 0; --i) l = std::fma(l, a, kLogErfcPoly[i]);
-  return std::copysign(1.0f - DExp(l), x);
+  for (int i = 6; i >= 1; --i) l = std::fma(l, a, kLogErfcPoly[i]);
+  const float high = std::fma(l, a, kLogErfcPoly[0]);
+  const float product = l * a;
+  const float low = std::fma(l, a, -product) + ((product - high) + kLogErfcPoly[0]);
+  const float erfc = DExp(high);
+  return std::copysign(1.0f - std::fma(erfc, low, erfc), x);
 }
 
 }  // namespace titan::kernels
