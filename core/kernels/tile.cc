@@ -36,8 +36,9 @@ constexpr int kMaxRows = HWY_TARGET == HWY_AVX3 ? 14 : 6;
 constexpr int kMaxLoneRows = HWY_TARGET == HWY_AVX3 ? 28 : kMaxRows;
 static_assert(kMaxRows <= internal::kMaxTileRows && kMaxLoneRows <= internal::kMaxLoneTileRows);
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
-// A lower tile takes what memory gives, and the hardware's own prefetching gives most.
-constexpr bool FetchesAhead(int rows) { return HWY_TARGET != HWY_AVX3 || rows > 5; }
+// A lower tile takes what memory gives, and the hardware's own prefetching gives most: with AVX-512
+// below this many rows, with AVX2 where a pass reads the whole panel.
+constexpr int kAheadRows = HWY_TARGET == HWY_AVX3 ? 6 : 3;
 
 // Steps of k that the 32-bit words of a panel row hold.
 template <typename W>
@@ -104,8 +105,7 @@ class Tile {
     constexpr int kGroup = kStepsPerWord<W>;
 #pragma GCC unroll 2
     for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
-      if constexpr (kAhead && kVectors > 1 && FetchesAhead(kRows)) ahead.Fetch();
-      if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
+      if constexpr (kAhead && kRows >= kAheadRows) Fetch(ahead);
       Step<0>(a, b);
       if constexpr (kGroup == 2) {
         // The second half is loaded again: kept in registers, the words would push out
@@ -122,6 +122,15 @@ class Tile {
   }
 
  private:
+  static HWY_INLINE void Fetch(Ahead& ahead) {
+    if constexpr (HWY_TARGET != HWY_AVX3) {
+      ahead.FetchFar();
+    } else if constexpr (kVectors == 2) {
+      ahead.Fetch();
+    } else {
+      ahead.FetchLine();
+    }
+  }
   // One step of k: the kPart-th of those that the words at b hold.
   template <int kPart, typename W>
   HWY_INLINE void Step(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b) {

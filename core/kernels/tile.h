@@ -66,6 +66,12 @@ struct Ahead {
     FetchLines(far + kStep / 2, near + kStep / 2);
     Advance();
   }
+  // Those at `far` alone, for a tile that loads as often as it can.
+  void FetchFar() {
+    _mm_prefetch(far, _MM_HINT_T1);
+    _mm_prefetch(far + kStep / 2, _MM_HINT_T1);
+    Advance();
+  }
   // The first of the two lines alone, for a tile that reads half of each 128 bytes.
   void FetchLine() {
     FetchLines(far, near);
