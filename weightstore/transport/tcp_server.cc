@@ -280,8 +280,7 @@ StatusOr<std::unique_ptr<TcpServer>> TcpServer::Start(const TcpServerOptions& op
   }
   TITAN_ASSIGN_OR_RETURN(const runtime::HostPort wanted, runtime::ParseHostPort(options.listen));
   boost::system::error_code error;
-  const auto ip =
-      asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
+  const auto ip = asio::ip::make_address(runtime::NumericHost(wanted), error);
   if (error) return InvalidArgument("tcp.listen: '" + wanted.host + "' is not an IP address");
   auto impl = std::make_unique<Impl>(options, reads);
   const tcp::endpoint endpoint(ip, wanted.port);
