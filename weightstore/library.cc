@@ -92,9 +92,10 @@ Status Library::RoomFor(uint64_t bytes, const std::string& what) const {
                            "); delete what is not needed with `titanctl weights rm`");
 }
 
-StatusOr<uint64_t> Library::Collect() {
+StatusOr<uint64_t> Library::Collect(const std::set<std::string>& without, bool dry_run) {
   std::set<std::string> named;
   for (const auto& [key, model] : models_) {
+    if (without.contains(key)) continue;
     named.insert(model.bundle);
     for (const Hash128& blob : model.blobs) named.insert(ToHex(blob));
   }
@@ -103,7 +104,7 @@ StatusOr<uint64_t> Library::Collect() {
   for (const BlobFiles::Entry& entry : entries) {
     const std::string hex = ToHex(entry.digest);
     if (named.contains(hex) || pins_.contains(hex)) continue;
-    TITAN_RETURN_IF_ERROR(blobs_->Remove(entry.digest));
+    if (!dry_run) TITAN_RETURN_IF_ERROR(blobs_->Remove(entry.digest));
     freed += entry.num_bytes;
   }
   return freed;
@@ -372,6 +373,34 @@ StatusOr<uint64_t> Library::EraseRecord(const std::string& key) {
   TITAN_RETURN_IF_ERROR(records_.Write(batch, storage::Durability::kSynced));
   models_.erase(key);
   return Collect();
+}
+
+StatusOr<Library::Collected> Library::CollectVersions(size_t keep_runs, bool dry_run) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<std::string, const StoredModel*>> versions;
+  for (const auto& [key, model] : models_) {
+    if (!model.run_id.empty()) versions.emplace_back(key, &model);
+  }
+  // One version is kept of a run; what was kept at the same time is ordered by name.
+  std::stable_sort(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
+    return a.second->stored_unix_ms < b.second->stored_unix_ms;
+  });
+  Collected collected;
+  collected.versions_left = std::min(keep_runs, versions.size());
+  versions.resize(versions.size() - collected.versions_left);
+  std::set<std::string> keys;
+  storage::WriteBatch batch;
+  for (const auto& [key, model] : versions) {
+    collected.versions.push_back(*model);
+    keys.insert(key);
+    batch.Erase(key);
+  }
+  if (!dry_run && !keys.empty()) {
+    TITAN_RETURN_IF_ERROR(records_.Write(batch, storage::Durability::kSynced));
+    for (const std::string& key : keys) models_.erase(key);
+  }
+  TITAN_ASSIGN_OR_RETURN(collected.freed_bytes, Collect(keys, dry_run));
+  return collected;
 }
 
 StatusOr<uint64_t> Library::RemoveModel(const std::string& id_or_name) {

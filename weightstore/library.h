@@ -101,6 +101,16 @@ class Library {
   StatusOr<uint64_t> RemoveModel(const std::string& id_or_name);
   StatusOr<uint64_t> RemoveVersion(const std::string& run_id, uint64_t version);
 
+  // Forgets the versions of ended runs but those of the newest `keep_runs` runs, and removes blobs
+  // that nothing names. Imported models stay. Who reads a version meanwhile finds a blob gone
+  // (NotFound).
+  struct Collected {
+    std::vector<StoredModel> versions;  // forgotten ones, oldest first
+    uint64_t freed_bytes = 0;           // a dry run: of blobs that nothing else would name
+    size_t versions_left = 0;
+  };
+  StatusOr<Collected> CollectVersions(size_t keep_runs, bool dry_run);
+
   StatusOr<std::string> ReadBlob(const Hash128& digest, uint64_t offset, size_t max_bytes) const {
     return blobs_->Read(digest, offset, max_bytes);
   }
@@ -116,8 +126,8 @@ class Library {
   const StoredModel* FindLocked(const std::string& id_or_name) const;
   Status PutRecord(const std::string& key, const StoredModel& model);
   StatusOr<uint64_t> EraseRecord(const std::string& key);
-  // Removes blobs that nothing names; the bytes.
-  StatusOr<uint64_t> Collect();
+  // Removes blobs that nothing but `without` names; the bytes. A dry run only counts them.
+  StatusOr<uint64_t> Collect(const std::set<std::string>& without = {}, bool dry_run = false);
   // Names a sealed blob; it stays until Unpin even if no record names it.
   Status PublishPinned(BlobFiles::Writer& writer, const Hash128& digest);
   void Unpin(const std::vector<Hash128>& digests, uint64_t reserved);

@@ -79,19 +79,21 @@ void SlotMaker::Work(bool waited_for) {
       return stopped_ || next != waiting_.end();
     });
     if (stopped_) return;
-    const SlotRequest request = *next;
+    SlotRequest request = *next;
     waiting_.erase(next);
     making_.insert(request.slot_id);
     if (waited_for) making_first_ = true;
     lock.unlock();
     {
-      auto since = steady_clock::now();
+      const auto start = steady_clock::now();
+      auto since = start;
       Made made = make_(request, [&] { return Rest(request, &since); });
       lock.lock();
       (waited_for ? making_first_ : hurry_) = false;
       changed_.notify_all();
       const bool wanted = making_.erase(request.slot_id) > 0;
       lock.unlock();
+      request.seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
       if (wanted) done_(request, std::move(made));
     }  // memory that nobody wants is given back here, without the lock
     lock.lock();

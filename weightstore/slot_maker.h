@@ -28,6 +28,7 @@ struct SlotRequest {
   uint64_t num_bytes = 0;
   SlotMemory::Writer writer = SlotMemory::Writer::kClient;
   uint32_t order = 0;  // 0: waited for; of the others the lowest first, of equals the first come
+  double seconds = 0;  // that it took, for Done
 };
 
 // Thread-safe. The destructor drops what waits, breaks off what is being made and joins.
@@ -35,8 +36,8 @@ class SlotMaker {
  public:
   using Made = StatusOr<std::unique_ptr<SlotMemory>>;
   using Make = std::function<Made(const SlotRequest&, const SlotMemory::Wanted&)>;
-  // Called on one of the threads, without a lock, once for each request that was not forgotten
-  // before; one that is forgotten while it is made may be told or not.
+  // Called on one of the threads, without a lock, with `seconds` filled in, once for each request
+  // that was not forgotten before; one that is forgotten while it is made may be told or not.
   using Done = std::function<void(const SlotRequest&, Made)>;
 
   // make: SlotMemory::Create, or what a test puts in its place.

@@ -15,6 +15,16 @@ namespace {
 // A waiting BeginVersion looks for leases that ran out at least this often.
 constexpr std::chrono::milliseconds kExpiryPeriod{100};
 
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
 Status ShutDown() { return Unavailable("the weight store is shutting down"); }
 
 }  // namespace
@@ -49,6 +59,7 @@ void Store::Shutdown() {
   shut_down_ = true;
   maker_.Stop();
   changed_.notify_all();
+  if (options_.on_change) options_.on_change();
 }
 
 void Store::Settle() {
@@ -61,6 +72,7 @@ void Store::Settle() {
     memories_.erase(slot_id);
     if (bytes_to_make_.erase(slot_id) > 0) maker_.Forget(slot_id);
   }
+  if (effects.versions_changed && options_.on_change) options_.on_change();
   // Whoever waits for a slot that was dropped learns why.
   if (effects.slots_freed || !effects.dropped_slots.empty()) changed_.notify_all();
 }
@@ -152,6 +164,7 @@ Status Store::WaitForFirstSlot(const std::string& run_id, uint64_t epoch) {
 
 void Store::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
   std::lock_guard lock(mutex_);
+  stats_.seconds.make_slot += request.seconds;
   bytes_to_make_.erase(request.slot_id);
   if (!made.ok()) {
     state_.SlotNotMade(request.slot_id, made.status());
@@ -226,8 +239,11 @@ Status Store::PutDone(const std::string& run_id, uint64_t epoch, uint64_t versio
     memory = memories_.at(*slot_id);
     manifest = state_.ManifestOf(run_id);
   }
+  const Stopwatch watch;
   const Hash128 read = WeightsDigest(*manifest, memory->bytes(), options_.threads);
+  const double seconds = watch.Seconds();
   std::lock_guard lock(mutex_);
+  stats_.seconds.verify += seconds;
   const Status sealed = state_.FinishVerify(run_id, epoch, version, grant, digest, read);
   if (sealed.code() == StatusCode::kDataLoss) ++stats_.verify_failures;
   Settle();
@@ -237,6 +253,7 @@ Status Store::PutDone(const std::string& run_id, uint64_t epoch, uint64_t versio
 StatusOr<int64_t> Store::CommitVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                        const Hash128& digest, const std::string& plan_digest,
                                        uint64_t train_step) {
+  const Stopwatch watch;
   if (plan_digest.size() > 256) return InvalidArgument("plan_digest: at most 256 bytes");
   std::lock_guard registry(registry_mutex_);
   StoreState::CommitPlan plan;
@@ -256,6 +273,7 @@ StatusOr<int64_t> Store::CommitVersion(const std::string& run_id, uint64_t epoch
   std::lock_guard lock(mutex_);
   state_.ApplyCommit(run_id, epoch, version, record);
   ++stats_.versions_committed;
+  stats_.seconds.commit += watch.Seconds();
   Settle();
   return record.committed_unix_ms;
 }
@@ -311,9 +329,11 @@ StatusOr<Hash128> Store::PinForEvaluation(const std::string& run_id, uint64_t ve
     to = memories_.at(plan.to_slot);
     manifest = state_.ManifestOf(run_id);
   }
+  const Stopwatch watch;
   std::memcpy(to->writable_bytes().data(), from->bytes().data(), manifest->slot_bytes);
   const Hash128 copied = WeightsDigest(*manifest, to->bytes(), options_.threads);
   std::lock_guard lock(mutex_);
+  stats_.seconds.evaluation_copy += watch.Seconds();
   const bool good = copied == plan.digest;
   if (!good) ++stats_.verify_failures;
   const Status finished = state_.FinishPin(run_id, version, plan, good);
@@ -333,6 +353,13 @@ StatusOr<std::vector<VersionInfo>> Store::ListVersions(const std::string& run_id
   std::lock_guard lock(mutex_);
   Expire();
   return state_.ListVersions(run_id);
+}
+
+StatusOr<StoreState::Changes> Store::ChangesSince(const std::string& run_id, uint64_t cursor,
+                                                  uint64_t from_version, size_t max_versions) {
+  std::lock_guard lock(mutex_);
+  if (shut_down_) return ShutDown();
+  return state_.ChangesSince(run_id, cursor, from_version, max_versions);
 }
 
 std::optional<Store::Newest> Store::NewestOf(const std::string& run_id) {
@@ -382,6 +409,7 @@ StoreStats Store::Stats() {
   Expire();
   StoreStats stats = stats_;
   stats.num_slots = memories_.size();
+  stats.slots = state_.CountSlots();
   stats.num_leases = state_.num_leases();
   for (const auto& [slot_id, memory] : memories_) {
     stats.slot_bytes += memory->num_bytes();

@@ -44,6 +44,17 @@ struct StoreOptions {
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases
   SlotMaker::Make make_slot;              // empty: SlotMemory::Create
+  // Called when ChangesSince has news, and at Shutdown, on any thread, under the store's lock: must
+  // not call the store.
+  std::function<void()> on_change;
+};
+
+// Since the start.
+struct PhaseSeconds {
+  double make_slot = 0;  // taking memory, with the rests between
+  double verify = 0;     // hashing what a writer wrote
+  double commit = 0;     // with its synced record
+  double evaluation_copy = 0;
 };
 
 // For metrics.
@@ -52,11 +63,13 @@ struct StoreStats {
   uint64_t bytes_being_made = 0;  // of slots that are not there yet; they count towards the limit
   uint64_t huge_bytes = 0;        // of it in huge pages
   uint64_t memory_limit_bytes = 0;
-  uint64_t num_slots = 0;
+  uint64_t num_slots = 0;  // whose memory is there
+  SlotCounts slots;
   uint64_t num_leases = 0;
   uint64_t versions_committed = 0;  // since the start
   uint64_t verify_failures = 0;     // slots whose bytes were not what their writer hashed
   uint64_t begin_blocked = 0;       // BeginVersion calls that found the ring full
+  PhaseSeconds seconds;
 };
 
 // Thread-safe.
@@ -102,6 +115,9 @@ class Store final : public LeaderPort, public SlotSource {
   Status UnpinEvaluation(const std::string& run_id, uint64_t version);
 
   StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id);
+  // StoreState::ChangesSince; Unavailable after Shutdown.
+  StatusOr<StoreState::Changes> ChangesSince(const std::string& run_id, uint64_t cursor,
+                                             uint64_t from_version, size_t max_versions);
   // The newest version of a run whose weights are here; the memory stays readable while the result
   // lives, though its writer may change it once the version is retired.
   struct Newest {

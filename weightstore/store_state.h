@@ -73,7 +73,19 @@ struct VersionInfo {
 struct Effects {
   std::vector<SlotHeaderFields> headers;
   std::vector<uint64_t> dropped_slots;
-  bool slots_freed = false;  // who waits for the ring may look again
+  bool slots_freed = false;       // who waits for the ring may look again
+  bool versions_changed = false;  // ChangesSince has news
+};
+
+// Slots by what they hold.
+struct SlotCounts {
+  uint64_t being_made = 0;
+  uint64_t free = 0;
+  uint64_t open = 0;
+  uint64_t sealed = 0;
+  uint64_t committed = 0;
+  uint64_t retired = 0;
+  uint64_t evaluation = 0;
 };
 
 // Slots per run: S + 3 in the ring (S + 1 that generators may need, one that is written, one that a
@@ -201,6 +213,15 @@ class StoreState {
 
   // --- operators
   StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id) const;
+  // Versions that are COMMITTED, RETIRED, FREE or LOST and came to be so after `cursor` (0: all),
+  // in that order; a version that changed twice is there once, as it is now.
+  struct Changes {
+    std::vector<VersionInfo> versions;
+    uint64_t cursor = 0;  // for the next call
+    bool ended = false;   // the run has, and nothing will follow
+  };
+  StatusOr<Changes> ChangesSince(const std::string& run_id, uint64_t cursor, uint64_t from_version,
+                                 size_t max_versions) const;
   // The newest version that is COMMITTED; nullopt: there is none.
   struct CommittedSlot {
     uint64_t version = 0;
@@ -223,6 +244,7 @@ class StoreState {
   // For metrics and tests.
   size_t num_leases() const { return leases_.size(); }
   size_t num_slots() const { return slots_.size(); }
+  SlotCounts CountSlots() const;
 
  private:
   struct Slot {
@@ -237,6 +259,7 @@ class StoreState {
     VersionState state = VersionState::kOpen;
     std::optional<VersionRecord> record;
     uint64_t slot_id = 0;  // valid for OPEN, SEALED, COMMITTED, RETIRED
+    uint64_t changed = 0;  // when its state did, counted in changes of any version
     bool verifying = false;
     Hash128 digest;  // as the writer said, from SEALED on
   };
@@ -275,6 +298,8 @@ class StoreState {
   Status CheckEpoch(const std::string& run_id, const Run& run, uint64_t epoch) const;
   StatusOr<Version*> FindInProgress(const std::string& run_id, uint64_t epoch, uint64_t version);
 
+  void SetState(Version& version, VersionState state);
+  VersionInfo InfoOf(const std::string& run_id, uint64_t number, const Version& version) const;
   void RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest);
   void DropSlot(uint64_t slot_id);
   // The version gives its slot back: to the ring of the living writer, else to nobody.
@@ -297,6 +322,7 @@ class StoreState {
   const int64_t reader_patience_ms_;
   uint64_t next_number_;
   uint64_t orchestrator_epoch_ = 0;
+  uint64_t num_changes_ = 0;
   std::map<std::string, Run> runs_;
   std::map<uint64_t, Slot> slots_;
   std::map<uint64_t, LeaseState> leases_;

@@ -79,7 +79,7 @@ bool StoreState::ReleaseLease(uint64_t lease_id) {
   const auto entry = run.versions.find(lease.version);
   if (entry != run.versions.end() && entry->second.state == VersionState::kRetired &&
       entry->second.slot_id == lease.slot_id && !IsLeased(lease.slot_id)) {
-    entry->second.state = VersionState::kFree;
+    SetState(entry->second, VersionState::kFree);
     ReleaseSlot(run, entry->second);
   }
   return true;
@@ -104,7 +104,7 @@ Status StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
   EndLeasesOf(entry.slot_id);
   RaiseGrant(entry.slot_id, version, entry.digest);
   if (entry.state == VersionState::kRetired) {
-    entry.state = VersionState::kFree;
+    SetState(entry, VersionState::kFree);
     ReleaseSlot(*run, entry);
   }
   return OkStatus();
@@ -201,23 +201,79 @@ std::optional<StoreState::CommittedSlot> StoreState::NewestCommitted(
   return std::nullopt;
 }
 
+VersionInfo StoreState::InfoOf(const std::string& run_id, uint64_t number,
+                               const Version& version) const {
+  VersionInfo info;
+  info.version = number;
+  info.state = version.state;
+  info.record = version.record;
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.run_id == run_id && lease.version == number) info.holders.push_back(lease.holder);
+  }
+  // A holder may have several leases.
+  std::sort(info.holders.begin(), info.holders.end());
+  info.holders.erase(std::unique(info.holders.begin(), info.holders.end()), info.holders.end());
+  return info;
+}
+
 StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
   std::vector<VersionInfo> list;
   for (const auto& [number, version] : run->versions) {
-    VersionInfo info;
-    info.version = number;
-    info.state = version.state;
-    info.record = version.record;
-    for (const auto& [lease_id, lease] : leases_) {
-      if (lease.run_id == run_id && lease.version == number) info.holders.push_back(lease.holder);
-    }
-    // A holder may have several leases.
-    std::sort(info.holders.begin(), info.holders.end());
-    info.holders.erase(std::unique(info.holders.begin(), info.holders.end()), info.holders.end());
-    list.push_back(std::move(info));
+    list.push_back(InfoOf(run_id, number, version));
   }
   return list;
+}
+
+StatusOr<StoreState::Changes> StoreState::ChangesSince(const std::string& run_id, uint64_t cursor,
+                                                       uint64_t from_version,
+                                                       size_t max_versions) const {
+  TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
+  std::map<uint64_t, uint64_t> by_change;  // to the version's number
+  for (auto it = run->versions.lower_bound(from_version); it != run->versions.end(); ++it) {
+    const Version& version = it->second;
+    const bool told = version.state == VersionState::kCommitted ||
+                      version.state == VersionState::kRetired ||
+                      version.state == VersionState::kFree || version.state == VersionState::kLost;
+    if (told && version.changed > cursor) by_change[version.changed] = it->first;
+  }
+  Changes changes;
+  changes.cursor = cursor;
+  for (const auto& [change, number] : by_change) {
+    if (changes.versions.size() == max_versions) return changes;
+    changes.versions.push_back(InfoOf(run_id, number, run->versions.at(number)));
+    changes.cursor = change;
+  }
+  changes.ended = run->record.ended;
+  return changes;
+}
+
+SlotCounts StoreState::CountSlots() const {
+  SlotCounts counts;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (!slot.made) {
+      ++counts.being_made;
+    } else if (slot.epoch == 0) {
+      ++counts.evaluation;
+    } else if (!slot.version.has_value()) {
+      ++counts.free;
+    } else {
+      switch (runs_.at(slot.run_id).versions.at(*slot.version).state) {
+        case VersionState::kOpen:
+          ++counts.open;
+          break;
+        case VersionState::kSealed:
+          ++counts.sealed;
+          break;
+        case VersionState::kRetired:
+          ++counts.retired;
+          break;
+        default:
+          ++counts.committed;
+      }
+    }
+  }
+  return counts;
 }
 
 StatusOr<std::optional<RunRecord>> StoreState::PlanEndRun(const std::string& run_id,
@@ -242,9 +298,10 @@ void StoreState::ApplyEndRun(const std::string& run_id) {
   run.writer_alive = false;
   AbortInProgress(run);
   run.record.ended = true;
+  effects_.versions_changed = true;
   for (auto& [number, version] : run.versions) {
     if (version.state == VersionState::kCommitted || version.state == VersionState::kRetired) {
-      version.state = VersionState::kFree;
+      SetState(version, VersionState::kFree);
       ReleaseSlot(run, version);
     }
   }

@@ -58,12 +58,7 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& man
                               std::to_string(slot_bytes) +
                               ": trainer and generator are of different versions");
   }
-  TITAN_ASSIGN_OR_RETURN(const std::string contract, RunForwardDigest(*pool_, config, *mode));
-  if (contract != manifest.contract_forward) {
-    return FailedPrecondition("the run's weights were made under forward contract " +
-                              manifest.contract_forward + ", this generator computes " + contract +
-                              ": trainer and generator are of different versions");
-  }
+  TITAN_RETURN_IF_ERROR(CheckRunContract(*pool_, config, *mode, manifest));
   Engine::Limits limits;
   limits.max_running = static_cast<int>(config_.max_running_sequences());
   limits.max_batch_rows = static_cast<int>(config_.max_batch_tokens());

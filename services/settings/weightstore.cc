@@ -6,12 +6,16 @@
 namespace titan::settings {
 namespace {
 
+// Others have 10 s. A run that ends leaves its last version on disk, and who stops the store then
+// wants it there: some dozens of GB at the speed of a disk.
+constexpr uint32_t kShutdownDeadlineMs = 60'000;
 constexpr uint64_t kMinMemoryLimit = 1 << 20;
 
 }  // namespace
 
 void FillDefaults(config::v1::WeightStoreConfig* config) {
   FillDaemonDefaults("weightstore", config->mutable_daemon());
+  config->mutable_daemon()->set_shutdown_deadline_ms(kShutdownDeadlineMs);
   config->set_role("both");
   config->set_lease_ttl_ms(10'000);
 }

@@ -101,10 +101,10 @@ StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& lea
   return job;
 }
 
-StatusOr<text::ImportedModel> TrainJob::OpenModel() {
+StatusOr<text::ImportedModel> TrainJob::OpenModel(bool with_bundle) {
   const config::v1::ModelSpec& spec = options_.spec.model();
   if (spec.id().empty()) {
-    auto opened = text::ImportModel(spec.path());
+    auto opened = text::ImportModel(spec.path(), {.without_tokenizer = !with_bundle});
     if (!opened.ok()) return Annotate(opened.status(), "model.path");
     return opened;
   }
@@ -119,7 +119,7 @@ Status TrainJob::Load() {
   const config::v1::JobSpec& spec = options_.spec;
   const auto mode = model::ModeFromName(spec.model().mode());
   if (!mode.ok()) return Annotate(mode.status(), "model.mode");
-  TITAN_ASSIGN_OR_RETURN(const text::ImportedModel opened, OpenModel());
+  TITAN_ASSIGN_OR_RETURN(const text::ImportedModel opened, OpenModel(/*with_bundle=*/false));
   const formats::ModelSource* const source = opened.source.get();
   // Tables for the job's sequences alone; a position's entry is the same in a table of any length.
   const int64_t context = source->config().max_position_embeddings;
@@ -144,20 +144,24 @@ Status TrainJob::Load() {
   publisher.run_id = options_.run_id;
   publisher.request_id = options_.incarnation + "/" + options_.run_id;
   publisher.manifest = ManifestOf(decoder_->table(), decoder_->config());
-  // Every version can be exported and chatted with from what the store has.
-  TITAN_ASSIGN_OR_RETURN(const Hash128 bundle,
-                         models_.PutBundle(formats::EncodeBundle(opened.bundle)));
-  publisher.manifest.bundle = ToHex(bundle);
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
   TITAN_ASSIGN_OR_RETURN(const std::vector<kernels::ContractItem> contract,
                          trainer::TrainingContract(pool_, *decoder_, config));
   publisher.manifest.contract_training = kernels::DigestOf(contract);
+  publisher.manifest.contract_items = ToManifest(contract);
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
-  // The store takes the memory of its ring while the weights are read.
-  auto registered =
-      std::async(std::launch::async, [this, options = std::move(publisher)]() mutable {
+  // While the weights are read: the tokenizer for the bundle, by which every version can be
+  // exported and chatted with, and the memory of the store's first slot.
+  auto registered = std::async(
+      std::launch::async,
+      [this, options = std::move(
+                 publisher)]() mutable -> StatusOr<std::unique_ptr<weightstore::Publisher>> {
+        TITAN_ASSIGN_OR_RETURN(const text::ImportedModel whole, OpenModel(/*with_bundle=*/true));
+        TITAN_ASSIGN_OR_RETURN(const Hash128 bundle,
+                               models_.PutBundle(formats::EncodeBundle(whole.bundle)));
+        options.manifest.bundle = ToHex(bundle);
         return weightstore::Publisher::Register(leader_, std::move(options));
       });
   TITAN_RETURN_IF_ERROR(

@@ -68,7 +68,7 @@ class TrainJob {
  private:
   TrainJob(weightstore::LeaderPort& leader, weightstore::ModelPort& models, kernels::Pool& pool,
            const Clock& clock, Options options);
-  StatusOr<text::ImportedModel> OpenModel();
+  StatusOr<text::ImportedModel> OpenModel(bool with_bundle);
   Status Load();
   StatusOr<std::string> Publish(uint64_t version, const std::string& plan_digest, uint64_t step);
   StatusOr<trainer::v1::TrainStepResponse> DoStep(

@@ -114,76 +114,72 @@ grpc::ServerReadReactor<v1::PutBundleRequest>* WeightStoreGrpcService::PutBundle
       });
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::GetStoredModel(
-    Context* context, const v1::GetStoredModelRequest* request,
-    v1::GetStoredModelResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::GetStoredModelRequest& message) -> StatusOr<v1::GetStoredModelResponse> {
-        StatusOr<StoredModel> model =
-            message.id().empty() ? library_.FindVersion(message.run_id(), message.version())
-                                 : library_.FindModel(message.id());
-        if (!model.ok()) return model.status();
-        v1::GetStoredModelResponse answer;
-        *answer.mutable_model() = weightstore::ToProto(*model, /*whole=*/true);
-        return answer;
-      });
+StatusOr<v1::GetStoredModelResponse> WeightStoreGrpcService::Handle(
+    const v1::GetStoredModelRequest& message) {
+  StatusOr<StoredModel> model = message.id().empty()
+                                    ? library_.FindVersion(message.run_id(), message.version())
+                                    : library_.FindModel(message.id());
+  if (!model.ok()) return model.status();
+  v1::GetStoredModelResponse answer;
+  *answer.mutable_model() = weightstore::ToProto(*model, /*whole=*/true);
+  return answer;
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::ListStoredModels(
-    Context* context, const v1::ListStoredModelsRequest* request,
-    v1::ListStoredModelsResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::ListStoredModelsRequest&) -> StatusOr<v1::ListStoredModelsResponse> {
-        v1::ListStoredModelsResponse answer;
-        for (const StoredModel& model : library_.List()) {
-          *answer.add_models() = weightstore::ToProto(model, /*whole=*/false);
-        }
-        TITAN_ASSIGN_OR_RETURN(const DiskUse disk, library_.Disk());
-        answer.set_disk_used_bytes(disk.used_bytes);
-        answer.set_disk_reserved_bytes(disk.reserved_bytes);
-        answer.set_disk_available_bytes(disk.available_bytes);
-        return answer;
-      });
+StatusOr<v1::ListStoredModelsResponse> WeightStoreGrpcService::Handle(
+    const v1::ListStoredModelsRequest&) {
+  v1::ListStoredModelsResponse answer;
+  for (const StoredModel& model : library_.List()) {
+    *answer.add_models() = weightstore::ToProto(model, /*whole=*/false);
+  }
+  TITAN_ASSIGN_OR_RETURN(const DiskUse disk, library_.Disk());
+  answer.set_disk_used_bytes(disk.used_bytes);
+  answer.set_disk_reserved_bytes(disk.reserved_bytes);
+  answer.set_disk_available_bytes(disk.available_bytes);
+  return answer;
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::DeleteStoredModel(
-    Context* context, const v1::DeleteStoredModelRequest* request,
-    v1::DeleteStoredModelResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](
-          const v1::DeleteStoredModelRequest& message) -> StatusOr<v1::DeleteStoredModelResponse> {
-        if (message.request_id().empty()) return InvalidArgument("request_id: is required");
-        const StatusOr<uint64_t> freed =
-            message.id().empty() ? library_.RemoveVersion(message.run_id(), message.version())
-                                 : library_.RemoveModel(message.id());
-        if (!freed.ok()) return freed.status();
-        TITAN_LOG(kInfo, "stored_model_deleted", {"id", message.id()}, {"run_id", message.run_id()},
-                  {"version", message.version()}, {"freed_bytes", *freed});
-        v1::DeleteStoredModelResponse answer;
-        answer.set_freed_bytes(*freed);
-        return answer;
-      });
+StatusOr<v1::DeleteStoredModelResponse> WeightStoreGrpcService::Handle(
+    const v1::DeleteStoredModelRequest& message) {
+  if (message.request_id().empty()) return InvalidArgument("request_id: is required");
+  const StatusOr<uint64_t> freed = message.id().empty()
+                                       ? library_.RemoveVersion(message.run_id(), message.version())
+                                       : library_.RemoveModel(message.id());
+  if (!freed.ok()) return freed.status();
+  TITAN_LOG(kInfo, "stored_model_deleted", {"id", message.id()}, {"run_id", message.run_id()},
+            {"version", message.version()}, {"freed_bytes", *freed});
+  v1::DeleteStoredModelResponse answer;
+  answer.set_freed_bytes(*freed);
+  return answer;
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::ReadBlob(Context* context,
-                                                           const v1::ReadBlobRequest* request,
-                                                           v1::ReadBlobResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::ReadBlobRequest& message) -> StatusOr<v1::ReadBlobResponse> {
-        TITAN_ASSIGN_OR_RETURN(const Hash128 digest, DigestFromProto("digest", message.digest()));
-        if (message.max_bytes() < 1 || message.max_bytes() > kMaxReadBytes) {
-          return InvalidArgument("max_bytes: wants 1 to 2097152");
-        }
-        TITAN_ASSIGN_OR_RETURN(std::string bytes,
-                               library_.ReadBlob(digest, message.offset(), message.max_bytes()));
-        v1::ReadBlobResponse answer;
-        answer.set_chunk(std::move(bytes));
-        return answer;
-      });
+StatusOr<v1::CollectGarbageResponse> WeightStoreGrpcService::Handle(
+    const v1::CollectGarbageRequest& message) {
+  if (message.request_id().empty()) return InvalidArgument("request_id: is required");
+  TITAN_ASSIGN_OR_RETURN(const Library::Collected collected,
+                         library_.CollectVersions(message.keep_runs(), message.dry_run()));
+  v1::CollectGarbageResponse answer;
+  for (const StoredModel& model : collected.versions) {
+    *answer.add_versions() = weightstore::ToProto(model, /*whole=*/false);
+  }
+  answer.set_freed_bytes(collected.freed_bytes);
+  answer.set_versions_left(static_cast<uint32_t>(collected.versions_left));
+  if (!message.dry_run()) {
+    TITAN_LOG(kInfo, "garbage_collected", {"versions", collected.versions.size()},
+              {"freed_bytes", collected.freed_bytes});
+  }
+  return answer;
+}
+
+StatusOr<v1::ReadBlobResponse> WeightStoreGrpcService::Handle(const v1::ReadBlobRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const Hash128 digest, DigestFromProto("digest", message.digest()));
+  if (message.max_bytes() < 1 || message.max_bytes() > kMaxReadBytes) {
+    return InvalidArgument("max_bytes: wants 1 to 2097152");
+  }
+  TITAN_ASSIGN_OR_RETURN(std::string bytes,
+                         library_.ReadBlob(digest, message.offset(), message.max_bytes()));
+  v1::ReadBlobResponse answer;
+  answer.set_chunk(std::move(bytes));
+  return answer;
 }
 
 }  // namespace titan::weightstore

@@ -17,6 +17,7 @@
 #include "core/storage/rocksdb_store.h"
 #include "services/settings/daemon_spec.h"
 #include "services/weightstore/memory_limit.h"
+#include "services/weightstore/watchers.h"
 #include "services/weightstore/weightstore_service.h"
 #include "weightstore/library.h"
 #include "weightstore/socket_server.h"
@@ -32,6 +33,22 @@ constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everythin
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
+
+constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
+    {"being_made", &SlotCounts::being_made},
+    {"free", &SlotCounts::free},
+    {"open", &SlotCounts::open},
+    {"sealed", &SlotCounts::sealed},
+    {"committed", &SlotCounts::committed},
+    {"retired", &SlotCounts::retired},
+    {"evaluation", &SlotCounts::evaluation},
+};
+constexpr std::pair<const char*, double PhaseSeconds::*> kPhases[] = {
+    {"make_slot", &PhaseSeconds::make_slot},
+    {"verify", &PhaseSeconds::verify},
+    {"commit", &PhaseSeconds::commit},
+    {"evaluation_copy", &PhaseSeconds::evaluation_copy},
+};
 
 class WeightStoreDaemon final : public rpc::DaemonService {
  public:
@@ -50,6 +67,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
     // Another start for each life: numbers of an earlier life are refused as stale.
     options.first_number = Hash64(context.incarnation) >> 2;
+    auto watchers = std::make_shared<Watchers>(context.control);
+    options.on_change = [watchers] { watchers->Wake(); };
     const Clock& clock = context.clock;
     options.unix_ms = [&clock] { return clock.UnixMs(); };
     options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
@@ -63,7 +82,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
                            SocketServer::Start(settings::SocketPathOf(config), *daemon->store_));
     daemon->service_ = std::make_unique<WeightStoreGrpcService>(
-        context.server, context.blocking, context.metrics, *daemon->store_, *daemon->library_);
+        context.server, context.blocking, context.metrics, *daemon->store_, *daemon->library_,
+        std::move(watchers));
     TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
               {"memory_limit_bytes", daemon->store_->Stats().memory_limit_bytes},
               {"lane", "same_host_map"});
@@ -94,7 +114,17 @@ class WeightStoreDaemon final : public rpc::DaemonService {
                                    "Memory of slots in huge pages, which kernels read faster");
     limit_bytes_ =
         metrics.AddGauge("titan_weightstore_memory_limit_bytes", "Most memory that slots may take");
-    slots_ = metrics.AddGauge("titan_weightstore_slots", "Slots, rings and evaluation together");
+    making_bytes_ = metrics.AddGauge("titan_weightstore_making_bytes",
+                                     "Memory that is reserved for slots and not taken yet");
+    for (const auto& [state, count] : kSlotStates) {
+      slots_.push_back(metrics.AddGauge("titan_weightstore_slots", "Slots by what they hold",
+                                        {{"state", state}}));
+    }
+    for (const auto& [phase, total] : kPhases) {
+      seconds_.push_back(metrics.AddGauge("titan_weightstore_phase_seconds",
+                                          "Time since the start, by what it was spent on",
+                                          {{"phase", phase}}));
+    }
     leases_ = metrics.AddGauge("titan_weightstore_leases", "Leases of readers");
     committed_ = metrics.AddGauge("titan_weightstore_versions_committed",
                                   "Versions committed since the start");
@@ -114,7 +144,13 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
       huge_bytes_.Set(static_cast<double>(stats.huge_bytes));
       limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
-      slots_.Set(static_cast<double>(stats.num_slots));
+      making_bytes_.Set(static_cast<double>(stats.bytes_being_made));
+      for (size_t i = 0; i < slots_.size(); ++i) {
+        slots_[i].Set(static_cast<double>(stats.slots.*(kSlotStates[i].second)));
+      }
+      for (size_t i = 0; i < seconds_.size(); ++i) {
+        seconds_[i].Set(stats.seconds.*(kPhases[i].second));
+      }
       leases_.Set(static_cast<double>(stats.num_leases));
       committed_.Set(static_cast<double>(stats.versions_committed));
       verify_failures_.Set(static_cast<double>(stats.verify_failures));
@@ -133,8 +169,9 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
-  runtime::Gauge slot_bytes_, huge_bytes_, limit_bytes_, slots_, leases_, committed_,
+  runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
       verify_failures_;
+  std::vector<runtime::Gauge> slots_, seconds_;  // parallel to kSlotStates and kPhases
 };
 
 }  // namespace

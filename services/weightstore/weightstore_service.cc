@@ -10,6 +10,7 @@
 
 #include <boost/asio/steady_timer.hpp>
 
+#include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
 #include "services/weightstore_client/convert.h"
 #include "weightstore/client/reason.h"
@@ -20,6 +21,9 @@ namespace {
 namespace asio = rpc::asio;
 using std::chrono::steady_clock;
 
+constexpr size_t kMaxWatching = 1024;
+constexpr size_t kVersionsPerMessage = 256;
+constexpr size_t kMessagesQueued = 4;
 constexpr uint32_t kMaxWaitMs = 600'000;
 // How often a call that waits for the ring looks again.
 constexpr std::chrono::milliseconds kRingPeriod{5};
@@ -47,11 +51,14 @@ v1::VersionInfo ToProto(const VersionInfo& info) {
 WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
                                                runtime::BlockingPool& blocking,
                                                runtime::Metrics& metrics, Store& store,
-                                               Library& library)
+                                               Library& library, std::shared_ptr<Watchers> watchers)
     : server_(server),
       blocking_(blocking),
       store_(store),
       library_(library),
+      watchers_(std::move(watchers)),
+      watching_(
+          metrics.AddGauge("titan_weightstore_watchers", "Streams that are told of versions")),
       ring_full_(metrics.AddCounter("titan_weightstore_ring_full_total",
                                     "BeginVersion calls that found every slot in use")),
       verify_seconds_(metrics.AddHistogram("titan_weightstore_verify_seconds",
@@ -61,35 +68,30 @@ WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
                                            "Time of a commit with its synced record",
                                            runtime::SecondsBuckets())) {}
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::RegisterTrainer(
-    Context* context, const v1::RegisterTrainerRequest* request,
-    v1::RegisterTrainerResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::RegisterTrainerRequest& message) -> StatusOr<v1::RegisterTrainerResponse> {
-        if (message.evaluation_slots() != 1) {
-          return InvalidArgument("evaluation_slots: must be 1 in this version");
-        }
-        TITAN_ASSIGN_OR_RETURN(const Manifest manifest, FromProto(message.manifest()));
-        const auto start = steady_clock::now();
-        if (const Status room = library_.Reserve(message.run_id(), manifest); !room.ok()) {
-          return WithReason(room, kDiskLimit);
-        }
-        const StatusOr<Registration> registered = store_.RegisterTrainer(
-            message.request_id(), message.run_id(), manifest, message.max_age());
-        if (!registered.ok()) {
-          library_.Unreserve(message.run_id());
-          return registered.status();
-        }
-        const Registration registration = *registered;
-        TITAN_LOG(kInfo, "trainer_registered", {"run_id", message.run_id()},
-                  {"epoch", registration.epoch}, {"ring_slots", registration.ring_slots},
-                  {"slot_bytes", manifest.slot_bytes}, {"seconds", SecondsSince(start)});
-        v1::RegisterTrainerResponse answer;
-        answer.set_epoch(registration.epoch);
-        answer.set_ring_slots(registration.ring_slots);
-        return answer;
-      });
+StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
+    const v1::RegisterTrainerRequest& message) {
+  if (message.evaluation_slots() != 1) {
+    return InvalidArgument("evaluation_slots: must be 1 in this version");
+  }
+  TITAN_ASSIGN_OR_RETURN(const Manifest manifest, FromProto(message.manifest()));
+  const auto start = steady_clock::now();
+  if (const Status room = library_.Reserve(message.run_id(), manifest); !room.ok()) {
+    return WithReason(room, kDiskLimit);
+  }
+  const StatusOr<Registration> registered =
+      store_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age());
+  if (!registered.ok()) {
+    library_.Unreserve(message.run_id());
+    return registered.status();
+  }
+  const Registration registration = *registered;
+  TITAN_LOG(kInfo, "trainer_registered", {"run_id", message.run_id()},
+            {"epoch", registration.epoch}, {"ring_slots", registration.ring_slots},
+            {"slot_bytes", manifest.slot_bytes}, {"seconds", SecondsSince(start)});
+  v1::RegisterTrainerResponse answer;
+  answer.set_epoch(registration.epoch);
+  answer.set_ring_slots(registration.ring_slots);
+  return answer;
 }
 
 grpc::ServerUnaryReactor* WeightStoreGrpcService::BeginVersion(
@@ -135,127 +137,139 @@ asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begi
   }
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::PutDone(Context* context,
-                                                          const v1::PutDoneRequest* request,
-                                                          v1::PutDoneResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::PutDoneRequest& message) -> StatusOr<v1::PutDoneResponse> {
-        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
-                               DigestFromProto("weights_digest", message.weights_digest()));
-        const auto start = steady_clock::now();
-        const Status done = store_.PutDone(message.run_id(), message.epoch(), message.version(),
-                                           message.grant(), digest);
-        if (!done.ok()) {
-          if (done.code() == StatusCode::kDataLoss) {
-            TITAN_LOG(kError, "verify_failed", {"run_id", message.run_id()},
-                      {"version", message.version()}, {"status", done});
-          }
-          return done;
-        }
-        verify_seconds_.Observe(SecondsSince(start));
-        return v1::PutDoneResponse();
+StatusOr<v1::PutDoneResponse> WeightStoreGrpcService::Handle(const v1::PutDoneRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                         DigestFromProto("weights_digest", message.weights_digest()));
+  const auto start = steady_clock::now();
+  const Status done =
+      store_.PutDone(message.run_id(), message.epoch(), message.version(), message.grant(), digest);
+  if (!done.ok()) {
+    if (done.code() == StatusCode::kDataLoss) {
+      TITAN_LOG(kError, "verify_failed", {"run_id", message.run_id()},
+                {"version", message.version()}, {"status", done});
+    }
+    return done;
+  }
+  verify_seconds_.Observe(SecondsSince(start));
+  return v1::PutDoneResponse();
+}
+
+StatusOr<v1::CommitVersionResponse> WeightStoreGrpcService::Handle(
+    const v1::CommitVersionRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                         DigestFromProto("weights_digest", message.weights_digest()));
+  const auto start = steady_clock::now();
+  TITAN_ASSIGN_OR_RETURN(const int64_t committed_unix_ms,
+                         store_.CommitVersion(message.run_id(), message.epoch(), message.version(),
+                                              digest, message.plan_digest(), message.train_step()));
+  commit_seconds_.Observe(SecondsSince(start));
+  TITAN_LOG(kInfo, "version_committed", {"run_id", message.run_id()},
+            {"version", message.version()}, {"weights_digest", message.weights_digest()});
+  v1::CommitVersionResponse answer;
+  answer.set_committed_unix_ms(committed_unix_ms);
+  return answer;
+}
+
+StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
+    const v1::AcquireLeaseRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const Lease lease,
+                         store_.AcquireLease(message.holder(), message.run_id(), message.version(),
+                                             message.evaluation()));
+  v1::AcquireLeaseResponse answer;
+  answer.set_lease_id(lease.lease_id);
+  answer.set_grant(lease.grant);
+  answer.set_weights_digest(ToHex(lease.digest));
+  *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
+  return answer;
+}
+
+StatusOr<v1::ReleaseLeaseResponse> WeightStoreGrpcService::Handle(
+    const v1::ReleaseLeaseRequest& message) {
+  TITAN_RETURN_IF_ERROR(store_.ReleaseLease(message.lease_id()));
+  return v1::ReleaseLeaseResponse();
+}
+
+StatusOr<v1::PinForEvaluationResponse> WeightStoreGrpcService::Handle(
+    const v1::PinForEvaluationRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                         store_.PinForEvaluation(message.run_id(), message.version()));
+  TITAN_LOG(kInfo, "evaluation_pinned", {"run_id", message.run_id()},
+            {"version", message.version()});
+  v1::PinForEvaluationResponse answer;
+  answer.set_weights_digest(ToHex(digest));
+  return answer;
+}
+
+StatusOr<v1::UnpinEvaluationResponse> WeightStoreGrpcService::Handle(
+    const v1::UnpinEvaluationRequest& message) {
+  TITAN_RETURN_IF_ERROR(store_.UnpinEvaluation(message.run_id(), message.version()));
+  return v1::UnpinEvaluationResponse();
+}
+
+StatusOr<v1::ListVersionsResponse> WeightStoreGrpcService::Handle(
+    const v1::ListVersionsRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
+                         store_.ListVersions(message.run_id()));
+  v1::ListVersionsResponse answer;
+  const std::string reason = library_.NotKeptReason(message.run_id());
+  v1::VersionInfo* newest = nullptr;
+  for (const VersionInfo& info : versions) {
+    v1::VersionInfo& out = *answer.add_versions();
+    out = ToProto(info);
+    if (info.record.has_value()) newest = &out;
+    const auto kept = library_.FindVersion(message.run_id(), info.version);
+    if (!kept.ok()) continue;
+    out.set_kept_bytes(kept->num_bytes());
+    out.set_stored_id(kept->id);
+  }
+  if (newest != nullptr && newest->kept_bytes() == 0) newest->set_not_kept_reason(reason);
+  return answer;
+}
+
+grpc::ServerWriteReactor<v1::WatchVersionsResponse>* WeightStoreGrpcService::WatchVersions(
+    Context* context, const v1::WatchVersionsRequest* request) {
+  using Stream = rpc::ResponseStream<v1::WatchVersionsResponse>;
+  return rpc::ServeStream<v1::WatchVersionsResponse>(
+      server_, context, request, kMessagesQueued,
+      [this](v1::WatchVersionsRequest message, std::shared_ptr<Stream> out) {
+        return Watch(std::move(message), std::move(out));
       });
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::CommitVersion(
-    Context* context, const v1::CommitVersionRequest* request,
-    v1::CommitVersionResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::CommitVersionRequest& message) -> StatusOr<v1::CommitVersionResponse> {
-        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
-                               DigestFromProto("weights_digest", message.weights_digest()));
-        const auto start = steady_clock::now();
-        TITAN_ASSIGN_OR_RETURN(
-            const int64_t committed_unix_ms,
-            store_.CommitVersion(message.run_id(), message.epoch(), message.version(), digest,
-                                 message.plan_digest(), message.train_step()));
-        commit_seconds_.Observe(SecondsSince(start));
-        TITAN_LOG(kInfo, "version_committed", {"run_id", message.run_id()},
-                  {"version", message.version()}, {"weights_digest", message.weights_digest()});
-        v1::CommitVersionResponse answer;
-        answer.set_committed_unix_ms(committed_unix_ms);
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* WeightStoreGrpcService::AcquireLease(
-    Context* context, const v1::AcquireLeaseRequest* request, v1::AcquireLeaseResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::AcquireLeaseRequest& message) -> StatusOr<v1::AcquireLeaseResponse> {
-        TITAN_ASSIGN_OR_RETURN(const Lease lease,
-                               store_.AcquireLease(message.holder(), message.run_id(),
-                                                   message.version(), message.evaluation()));
-        v1::AcquireLeaseResponse answer;
-        answer.set_lease_id(lease.lease_id);
-        answer.set_grant(lease.grant);
-        answer.set_weights_digest(ToHex(lease.digest));
-        *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* WeightStoreGrpcService::ReleaseLease(
-    Context* context, const v1::ReleaseLeaseRequest* request, v1::ReleaseLeaseResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::ReleaseLeaseRequest& message) -> StatusOr<v1::ReleaseLeaseResponse> {
-        TITAN_RETURN_IF_ERROR(store_.ReleaseLease(message.lease_id()));
-        return v1::ReleaseLeaseResponse();
-      });
-}
-
-grpc::ServerUnaryReactor* WeightStoreGrpcService::PinForEvaluation(
-    Context* context, const v1::PinForEvaluationRequest* request,
-    v1::PinForEvaluationResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::PinForEvaluationRequest& message) -> StatusOr<v1::PinForEvaluationResponse> {
-        TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
-                               store_.PinForEvaluation(message.run_id(), message.version()));
-        TITAN_LOG(kInfo, "evaluation_pinned", {"run_id", message.run_id()},
-                  {"version", message.version()});
-        v1::PinForEvaluationResponse answer;
-        answer.set_weights_digest(ToHex(digest));
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* WeightStoreGrpcService::UnpinEvaluation(
-    Context* context, const v1::UnpinEvaluationRequest* request,
-    v1::UnpinEvaluationResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::UnpinEvaluationRequest& message) -> StatusOr<v1::UnpinEvaluationResponse> {
-        TITAN_RETURN_IF_ERROR(store_.UnpinEvaluation(message.run_id(), message.version()));
-        return v1::UnpinEvaluationResponse();
-      });
-}
-
-grpc::ServerUnaryReactor* WeightStoreGrpcService::ListVersions(
-    Context* context, const v1::ListVersionsRequest* request, v1::ListVersionsResponse* response) {
-  return ServeBlocking(
-      context, request, response,
-      [this](const v1::ListVersionsRequest& message) -> StatusOr<v1::ListVersionsResponse> {
-        TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
-                               store_.ListVersions(message.run_id()));
-        v1::ListVersionsResponse answer;
-        const std::string reason = library_.NotKeptReason(message.run_id());
-        v1::VersionInfo* newest = nullptr;
-        for (const VersionInfo& info : versions) {
-          v1::VersionInfo& out = *answer.add_versions();
-          out = ToProto(info);
-          if (info.record.has_value()) newest = &out;
-          const auto kept = library_.FindVersion(message.run_id(), info.version);
-          if (!kept.ok()) continue;
-          out.set_kept_bytes(kept->num_bytes());
-          out.set_stored_id(kept->id);
-        }
-        if (newest != nullptr && newest->kept_bytes() == 0) newest->set_not_kept_reason(reason);
-        return answer;
-      });
+asio::awaitable<Status> WeightStoreGrpcService::Watch(
+    v1::WatchVersionsRequest request,
+    std::shared_ptr<rpc::ResponseStream<v1::WatchVersionsResponse>> out) {
+  if (num_watching_ >= kMaxWatching) {
+    co_return ResourceExhausted("there are " + std::to_string(num_watching_) +
+                                " watchers already, which is the most");
+  }
+  struct Counted {
+    explicit Counted(WeightStoreGrpcService& service) : service(service) { Add(1); }
+    ~Counted() { Add(-1); }
+    void Add(int one) {
+      service.num_watching_ += static_cast<size_t>(one);
+      service.watching_.Set(static_cast<double>(service.num_watching_));
+    }
+    WeightStoreGrpcService& service;
+  } const counted(*this);
+  out->OnCancel([watchers = watchers_] { watchers->Wake(); });  // who goes is let go at once
+  uint64_t cursor = 0;
+  for (;;) {
+    const uint64_t seen = watchers_->news();
+    const StatusOr<StoreState::Changes> changes =
+        store_.ChangesSince(request.run_id(), cursor, request.from_version(), kVersionsPerMessage);
+    if (!changes.ok()) co_return ReasonToRpc(changes.status());
+    cursor = changes->cursor;
+    if (!changes->versions.empty() || changes->ended) {
+      v1::WatchVersionsResponse response;
+      for (const VersionInfo& info : changes->versions) *response.add_versions() = ToProto(info);
+      response.set_run_ended(changes->ended);
+      TITAN_CO_RETURN_IF_ERROR(co_await out->Write(std::move(response)));
+    }
+    if (changes->ended) co_return OkStatus();
+    if (out->cancelled()) co_return Cancelled("the watcher has gone");
+    if (changes->versions.size() < kVersionsPerMessage) co_await watchers_->Wait(seen);
+  }
 }
 
 Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
@@ -277,33 +291,22 @@ Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
   return OkStatus();
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::EndRun(Context* context,
-                                                         const v1::EndRunRequest* request,
-                                                         v1::EndRunResponse* response) {
-  return ServeBlocking(context, request, response,
-                       [this](const v1::EndRunRequest& message) -> StatusOr<v1::EndRunResponse> {
-                         TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
-                         TITAN_RETURN_IF_ERROR(store_.EndRun(message.run_id(), message.epoch()));
-                         library_.Unreserve(message.run_id());
-                         TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
-                         return v1::EndRunResponse();
-                       });
+StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequest& message) {
+  TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
+  TITAN_RETURN_IF_ERROR(store_.EndRun(message.run_id(), message.epoch()));
+  library_.Unreserve(message.run_id());
+  TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
+  return v1::EndRunResponse();
 }
 
-grpc::ServerUnaryReactor* WeightStoreGrpcService::AdvanceOrchestratorEpoch(
-    Context* context, const v1::AdvanceOrchestratorEpochRequest* request,
-    v1::AdvanceOrchestratorEpochResponse* response) {
-  return ServeBlocking(context, request, response,
-                       [this](const v1::AdvanceOrchestratorEpochRequest& message)
-                           -> StatusOr<v1::AdvanceOrchestratorEpochResponse> {
-                         TITAN_ASSIGN_OR_RETURN(
-                             const uint64_t epoch,
-                             store_.AdvanceOrchestratorEpoch(message.request_id()));
-                         TITAN_LOG(kInfo, "orchestrator_epoch_issued", {"epoch", epoch});
-                         v1::AdvanceOrchestratorEpochResponse answer;
-                         answer.set_epoch(epoch);
-                         return answer;
-                       });
+StatusOr<v1::AdvanceOrchestratorEpochResponse> WeightStoreGrpcService::Handle(
+    const v1::AdvanceOrchestratorEpochRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(const uint64_t epoch,
+                         store_.AdvanceOrchestratorEpoch(message.request_id()));
+  TITAN_LOG(kInfo, "orchestrator_epoch_issued", {"epoch", epoch});
+  v1::AdvanceOrchestratorEpochResponse answer;
+  answer.set_epoch(epoch);
+  return answer;
 }
 
 }  // namespace titan::weightstore

@@ -67,6 +67,11 @@ v1::Manifest ToProto(const Manifest& manifest) {
   message.set_contract_training(manifest.contract_training);
   message.set_numerics_mode(manifest.numerics_mode);
   message.set_bundle(manifest.bundle);
+  for (const ContractItem& item : manifest.contract_items) {
+    type::v1::ContractItem& out = *message.add_contract_items();
+    out.set_name(item.name);
+    out.set_value(item.value);
+  }
   return message;
 }
 
@@ -104,6 +109,9 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message) {
   manifest.contract_training = message.contract_training();
   if (!message.numerics_mode().empty()) manifest.numerics_mode = message.numerics_mode();
   manifest.bundle = message.bundle();
+  for (const type::v1::ContractItem& item : message.contract_items()) {
+    manifest.contract_items.push_back({item.name(), item.value()});
+  }
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   return manifest;
 }

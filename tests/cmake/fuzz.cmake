@@ -55,3 +55,8 @@ titan_fuzz(orchestrator_rpc USES services/orchestrator
   METHODS SubmitJob GetJob ListJobs WatchJob CancelJob RegisterWorker Heartbeat ListWorkers CheckJob
           ListRollouts Chat UploadData ListData)
 titan_fuzz(weight_request USES weightstore/transport CORPUS tests/fuzz/corpus/weight_request)
+titan_fuzz(weightstore_rpc USES services/weightstore
+  CORPUS tests/fuzz/corpus/weightstore_rpc
+  METHODS RegisterTrainer BeginVersion PutDone CommitVersion AcquireLease ReleaseLease PinForEvaluation
+          UnpinEvaluation ListVersions WatchVersions EndRun AdvanceOrchestratorEpoch ImportModel GetStoredModel
+          ListStoredModels DeleteStoredModel CollectGarbage ReadBlob PutBundle)

@@ -36,6 +36,8 @@
 #include "core/runtime/address.h"
 #include "core/runtime/log.h"
 #include "services/orchestrator/daemon.h"
+#include "tests/fuzz/message_mutator.h"
+#include "tests/fuzz/scratch_folder.h"
 #include "tests/support/tiny_model_folder.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
 
@@ -45,7 +47,6 @@ using namespace titan::orchestrator;  // NOLINT
 namespace {
 
 namespace asio = titan::rpc::asio;
-using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
 [[noreturn]] void Refuse(const std::string& what) {
@@ -71,30 +72,18 @@ class Store final : public weightstore::v1::WeightStoreService::Service {
 class Folder {
  public:
   Folder() {
-    const bool memory = access("/dev/shm", W_OK) == 0;
-    path_ = std::string(memory ? "/dev/shm" : "/tmp") + "/titan_fuzz_XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) Refuse("cannot make a folder");
-    test::MakeTinyModelFolder(path_ + "/m");
-    FILE* data = fopen((path_ + "/d.jsonl").c_str(), "w");
+    const std::string& path = scratch_.path();
+    test::MakeTinyModelFolder(path + "/m");
+    FILE* data = fopen((path + "/d.jsonl").c_str(), "w");
     for (const char* id : {"a", "b", "c"}) {
       std::fprintf(data, "{\"id\":\"%s\",\"prompt\":\"1 + 1?\",\"answer\":2}\n", id);
     }
     fclose(data);
-    if (chdir(path_.c_str()) != 0) Refuse("cannot enter the folder");
-    // The folder goes when this process ends, however it does.
-    const pid_t parent = getpid();
-    const pid_t child = fork();
-    if (child == 0) {
-      setsid();
-      while (kill(parent, 0) == 0) usleep(100'000);
-      std::error_code ignored;
-      std::filesystem::remove_all(path_, ignored);
-      _exit(0);
-    }
+    if (chdir(path.c_str()) != 0) Refuse("cannot enter the folder");
   }
 
  private:
-  std::string path_;
+  fuzz::ScratchFolder scratch_;
 };
 
 // A daemon that lives for some executions.
@@ -438,111 +427,12 @@ void EnsureHost() {
   Populate();
 }
 
-// ---- mutation that knows the message ----
-
-class Dice {
- public:
-  explicit Dice(uint64_t seed) : seed_(seed) {}
-  uint64_t Next() { return HashFields(seed_, ++count_); }
-  uint64_t Below(uint64_t n) { return n == 0 ? 0 : Next() % n; }
-
- private:
-  uint64_t seed_;
-  uint64_t count_ = 0;
-};
-
-uint64_t Number(Dice* dice) {
-  constexpr uint64_t kNumbers[] = {0,       1,          2,          3,           255,
-                                   65535,   65536,      0x7fffffff, 0x80000000u, 0xffffffffu,
-                                   1 << 17, 1ull << 40, 1ull << 63, ~0ull,       ~0ull - 1};
-  return dice->Below(3) == 0 ? dice->Next() : kNumbers[dice->Below(std::size(kNumbers))];
-}
-
-double Real(Dice* dice) {
-  constexpr double kReals[] = {0.0, -0.0, 1.0, -1.0, 0.5, 1e-320, 1e300, -1e300, 1e-3, 100.0};
-  const uint64_t kind = dice->Below(14);
-  if (kind == 0) return std::numeric_limits<double>::quiet_NaN();
-  if (kind == 1) return std::numeric_limits<double>::infinity();
-  if (kind == 2) return -std::numeric_limits<double>::infinity();
-  return kReals[dice->Below(std::size(kReals))];
-}
-
-std::string Text(Dice* dice) {
-  static const char* const kTexts[] = {
-      "",        "m",         "d.jsonl",     "job-1",     "job-2",        "job-3",
-      "/",       "..",        "f32",         "w16",       "rl",           "drop",
-      "replace", "{}",        "[]",          "{\"a\":1",  "stop",         "logical",
-      "trainer", "generator", "127.0.0.1:1", "[::1]:1",   "a:b:c",        "\xf0\x9f\x98\x80",
-      "\n\"'",   "user",      "system",      "0.0.0.0:0", "numeric_match"};
-  const uint64_t kind = dice->Below(8);
-  if (kind == 0) return std::string(dice->Below(20000), static_cast<char>('a' + dice->Below(26)));
-  std::string text = kTexts[dice->Below(std::size(kTexts))];
-  if (kind == 1) text += kTexts[dice->Below(std::size(kTexts))];
-  return text;
-}
-
-void MutateMessage(Message* message, Dice* dice, int depth);
-
-void SetField(Message* m, const FieldDescriptor* f, Dice* dice, int depth) {
-  const auto* r = m->GetReflection();
-  const bool many = f->is_repeated();
-  switch (f->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      many ? r->AddInt32(m, f, static_cast<int32_t>(Number(dice)))
-           : r->SetInt32(m, f, static_cast<int32_t>(Number(dice)));
-      break;
-    case FieldDescriptor::CPPTYPE_INT64:
-      many ? r->AddInt64(m, f, static_cast<int64_t>(Number(dice)))
-           : r->SetInt64(m, f, static_cast<int64_t>(Number(dice)));
-      break;
-    case FieldDescriptor::CPPTYPE_UINT32:
-      many ? r->AddUInt32(m, f, static_cast<uint32_t>(Number(dice)))
-           : r->SetUInt32(m, f, static_cast<uint32_t>(Number(dice)));
-      break;
-    case FieldDescriptor::CPPTYPE_UINT64:
-      many ? r->AddUInt64(m, f, Number(dice)) : r->SetUInt64(m, f, Number(dice));
-      break;
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      many ? r->AddDouble(m, f, Real(dice)) : r->SetDouble(m, f, Real(dice));
-      break;
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      many ? r->AddFloat(m, f, static_cast<float>(Real(dice)))
-           : r->SetFloat(m, f, static_cast<float>(Real(dice)));
-      break;
-    case FieldDescriptor::CPPTYPE_BOOL:
-      many ? r->AddBool(m, f, dice->Below(2) == 0) : r->SetBool(m, f, dice->Below(2) == 0);
-      break;
-    case FieldDescriptor::CPPTYPE_ENUM: {
-      const int value = static_cast<int>(dice->Below(7)) - 1;
-      many ? r->AddEnumValue(m, f, value) : r->SetEnumValue(m, f, value);
-      break;
-    }
-    case FieldDescriptor::CPPTYPE_STRING:
-      many ? r->AddString(m, f, Text(dice)) : r->SetString(m, f, Text(dice));
-      break;
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      if (depth > 4) return;
-      if (many && r->FieldSize(*m, f) > 0 && dice->Below(3) != 0) {
-        const int at = static_cast<int>(dice->Below(static_cast<uint64_t>(r->FieldSize(*m, f))));
-        MutateMessage(r->MutableRepeatedMessage(m, f, at), dice, depth + 1);
-      } else {
-        MutateMessage(many ? r->AddMessage(m, f) : r->MutableMessage(m, f), dice, depth + 1);
-      }
-      break;
-  }
-}
-
-void MutateMessage(Message* message, Dice* dice, int depth) {
-  const auto* descriptor = message->GetDescriptor();
-  if (descriptor->field_count() == 0) return;
-  const FieldDescriptor* field = descriptor->field(
-      static_cast<int>(dice->Below(static_cast<uint64_t>(descriptor->field_count()))));
-  if (dice->Below(16) == 0) {
-    message->GetReflection()->ClearField(message, field);
-  } else {
-    SetField(message, field, dice, depth);
-  }
-}
+const char* const kWords[] = {
+    "",        "m",         "d.jsonl",     "job-1",     "job-2",        "job-3",
+    "/",       "..",        "f32",         "w16",       "rl",           "drop",
+    "replace", "{}",        "[]",          "{\"a\":1",  "stop",         "logical",
+    "trainer", "generator", "127.0.0.1:1", "[::1]:1",   "a:b:c",        "\xf0\x9f\x98\x80",
+    "\n\"'",   "user",      "system",      "0.0.0.0:0", "numeric_match"};
 
 }  // namespace
 
@@ -572,13 +462,5 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
   if (size == 0) return 0;
   const Method& method = Methods()[pinned.value_or(data[0] % Methods().size())];
   if (method.prototype == nullptr) return size;
-  const std::unique_ptr<Message> message(method.prototype->New());
-  if (!message->ParseFromArray(data + 1, static_cast<int>(size - 1))) return size;
-  Dice dice(seed);
-  for (uint64_t count = 1 + dice.Below(3); count > 0; --count)
-    MutateMessage(message.get(), &dice, 0);
-  const std::string bytes = message->SerializeAsString();
-  if (bytes.size() + 1 > max_size) return size;
-  std::memcpy(data + 1, bytes.data(), bytes.size());
-  return bytes.size() + 1;
+  return 1 + fuzz::MutateBytes(*method.prototype, data + 1, size - 1, max_size - 1, seed, kWords);
 }

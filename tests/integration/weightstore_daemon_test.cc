@@ -221,6 +221,136 @@ TEST_F(DaemonTest, RecordsSurviveSigkillAndLostVersionsAreRemade) {
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
 }
 
+// A watcher of a run, on a thread of its own.
+class Watch {
+ public:
+  Watch(v1::WeightStoreService::Stub& stub, uint64_t from_version) {
+    v1::WatchVersionsRequest request;
+    request.set_run_id("run");
+    request.set_from_version(from_version);
+    reader_ = stub.WatchVersions(&context_, request);
+    thread_ = std::thread([this] {
+      v1::WatchVersionsResponse news;
+      while (reader_->Read(&news)) {
+        std::lock_guard lock(mutex_);
+        for (const v1::VersionInfo& info : news.versions()) {
+          told_ += std::to_string(info.version()) + ":" +
+                   v1::VersionState_Name(info.state()).substr(14) + " ";
+          digests_[info.version()] = info.weights_digest();
+        }
+        ended_ |= news.run_ended();
+      }
+      const grpc::Status status = reader_->Finish();
+      std::lock_guard lock(mutex_);
+      code_ = status.error_code();
+    });
+  }
+  ~Watch() {
+    context_.TryCancel();
+    thread_.join();
+  }
+  // What was told, once it is `expected` or after 5 s.
+  std::string Told(const std::string& expected) {
+    Until([&] { return told_ == expected; });
+    std::lock_guard lock(mutex_);
+    return told_;
+  }
+  // The code that the stream ended with; -1: it did not.
+  int Code() {
+    Until([&] { return code_ >= 0; });
+    std::lock_guard lock(mutex_);
+    return code_;
+  }
+  bool ended() {
+    std::lock_guard lock(mutex_);
+    return ended_;
+  }
+  std::string DigestOf(uint64_t version) {
+    std::lock_guard lock(mutex_);
+    return digests_[version];
+  }
+
+ private:
+  void Until(const std::function<bool()>& condition) {
+    for (int i = 0; i < 5000; ++i) {
+      {
+        std::lock_guard lock(mutex_);
+        if (condition()) return;
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchVersionsResponse>> reader_;
+  std::mutex mutex_;
+  std::string told_;
+  std::map<uint64_t, std::string> digests_;
+  bool ended_ = false;
+  int code_ = -1;
+  std::thread thread_;
+};
+
+TEST_F(DaemonTest, WatchersAreToldOfEachCommitAndOfTheEnd) {
+  EXPECT_EQ(Watch(*stub_, 0).Code(), grpc::StatusCode::NOT_FOUND);
+  auto publisher = Register(0);  // 3 slots
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  const Hash128 first = Publish(**publisher, 0);
+  Watch all(*stub_, 0), later(*stub_, 2), gone(*stub_, 0);
+  EXPECT_EQ(all.Told("0:COMMITTED "), "0:COMMITTED ");
+  EXPECT_EQ(all.DigestOf(0), ToHex(first));
+  Publish(**publisher, 1);
+  EXPECT_EQ(all.Told("0:COMMITTED 1:COMMITTED "), "0:COMMITTED 1:COMMITTED ");
+  Publish(**publisher, 2);
+  EXPECT_EQ(later.Told("2:COMMITTED "), "2:COMMITTED ");
+  const std::string three = "0:COMMITTED 1:COMMITTED 2:COMMITTED ";
+  EXPECT_EQ(all.Told(three), three);
+  Publish(**publisher, 3);  // takes the slot of version 0
+  EXPECT_EQ(all.Told(three + "0:FREE 3:COMMITTED "), three + "0:FREE 3:COMMITTED ");
+  // Who comes late is told how things are, not how they came to be.
+  Watch late(*stub_, 0);
+  const std::string now = "1:COMMITTED 2:COMMITTED 0:FREE 3:COMMITTED ";
+  EXPECT_EQ(late.Told(now), now);
+
+  grpc::ClientContext context;
+  v1::EndRunRequest end;
+  end.set_run_id("run");
+  v1::EndRunResponse ended;
+  ASSERT_TRUE(stub_->EndRun(&context, end, &ended).ok());
+  EXPECT_EQ(all.Code(), grpc::StatusCode::OK);
+  EXPECT_TRUE(all.ended());
+  EXPECT_EQ(later.Code(), grpc::StatusCode::OK);
+  Watch after(*stub_, 9);
+  EXPECT_EQ(after.Code(), grpc::StatusCode::OK);
+  EXPECT_TRUE(after.ended());
+  EXPECT_EQ(after.Told(""), "");
+}
+
+TEST_F(DaemonTest, WatchersLearnOfADeadStoreAndOfWhatCameBack) {
+  {
+    auto publisher = Register(1);
+    ASSERT_TRUE(publisher.ok()) << publisher.status();
+    Publish(**publisher, 0);
+    Publish(**publisher, 1);
+    Watch watch(*stub_, 0);
+    EXPECT_EQ(watch.Told("0:COMMITTED 1:COMMITTED "), "0:COMMITTED 1:COMMITTED ");
+    EXPECT_EQ(End(SIGKILL), -SIGKILL);
+    EXPECT_EQ(watch.Code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_FALSE(watch.ended());
+  }
+  Start();
+  Watch watch(*stub_, 0);
+  EXPECT_EQ(watch.Told("0:LOST 1:LOST "), "0:LOST 1:LOST ");
+  auto publisher = Register(1);
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 1);
+  EXPECT_EQ(watch.Told("0:LOST 1:LOST 1:COMMITTED "), "0:LOST 1:LOST 1:COMMITTED ");
+  // A store that is stopped ends its streams, and is not held up by them.
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(End(SIGTERM), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(watch.Code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 // A model as `titanctl weights import` sends it: bundle and tensors of SmallManifest.
 struct SmallImport {
   explicit SmallImport(uint64_t number, int64_t panels = 2) {
@@ -368,6 +498,38 @@ TEST_F(DaemonTest, TheLastVersionOfARunIsKeptAndReadByTheNextProcess) {
     sum += TensorDigest(tensor, reinterpret_cast<const std::byte*>(bytes->data()));
   }
   EXPECT_EQ(sum, last);
+  EXPECT_EQ(leader_->FindVersion("run", 0).status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(DaemonTest, GarbageIsCollectedWhenAskedFor) {
+  auto publisher = Register(1);
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  grpc::ClientContext end_context;
+  v1::EndRunRequest end;
+  end.set_run_id("run");
+  v1::EndRunResponse ended;
+  ASSERT_TRUE(stub_->EndRun(&end_context, end, &ended).ok());
+  const size_t files = NumBlobs(folder_);
+  EXPECT_GT(files, 0u);
+  const auto collect = [&](uint32_t keep_runs, bool dry_run) {
+    grpc::ClientContext context;
+    v1::CollectGarbageRequest request;
+    request.set_request_id("gc");
+    request.set_keep_runs(keep_runs);
+    request.set_dry_run(dry_run);
+    v1::CollectGarbageResponse response;
+    EXPECT_TRUE(stub_->CollectGarbage(&context, request, &response).ok());
+    return response;
+  };
+  EXPECT_EQ(collect(1, false).versions_size(), 0);
+  const v1::CollectGarbageResponse would = collect(0, true);
+  ASSERT_EQ(would.versions_size(), 1);
+  EXPECT_EQ(would.versions(0).run_id(), "run");
+  EXPECT_EQ(would.freed_bytes(), SmallManifest().slot_bytes);
+  EXPECT_EQ(NumBlobs(folder_), files);
+  EXPECT_EQ(collect(0, false).freed_bytes(), would.freed_bytes());
+  EXPECT_EQ(NumBlobs(folder_), 0u);
   EXPECT_EQ(leader_->FindVersion("run", 0).status().code(), StatusCode::kNotFound);
 }
 

@@ -17,8 +17,10 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 60;
 constexpr size_t kMaxTensors = 1u << 20;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxText = 1u << 20;
-// 2 has the numerics mode, which is f32 in 1; 3 has the bundle, which there is none of before.
-constexpr uint8_t kEncoding = 3;
+constexpr size_t kMaxItems = 4096;
+// 2 has the numerics mode, which is f32 in 1; 3 has the bundle, 4 the contract's items, which there
+// are none of before.
+constexpr uint8_t kEncoding = 4;
 
 // a * b, or 0 for more than kMaxBytes (a and b are not 0).
 uint64_t Product(uint64_t a, uint64_t b) {
@@ -203,6 +205,15 @@ Status Validate(const Manifest& manifest) {
   if (Hash128 ignored; !manifest.bundle.empty() && !FromHex(manifest.bundle, &ignored)) {
     return InvalidArgument("manifest.bundle: must be 32 lower-case hex digits");
   }
+  if (manifest.contract_items.size() > kMaxItems) {
+    return InvalidArgument("manifest.contract_items: more than " + std::to_string(kMaxItems));
+  }
+  for (const ContractItem& item : manifest.contract_items) {
+    if (item.name.empty() || item.name.size() > 256 || item.value.size() > 4096) {
+      return InvalidArgument(
+          "manifest.contract_items: a name has 1 to 256 bytes, a value at most 4096");
+    }
+  }
   std::vector<const TensorEntry*> by_name, by_offset;
   for (const TensorEntry& tensor : manifest.tensors) {
     TITAN_RETURN_IF_ERROR(ValidateTensor(tensor, manifest.slot_bytes));
@@ -224,6 +235,31 @@ Status Validate(const Manifest& manifest) {
   return OkStatus();
 }
 
+std::string DifferingItem(const std::vector<ContractItem>& there,
+                          const std::vector<ContractItem>& here) {
+  if (there.empty() || here.empty()) return "";
+  const auto find = [](const std::vector<ContractItem>& items, const std::string& name) {
+    return std::find_if(items.begin(), items.end(),
+                        [&](const ContractItem& item) { return item.name == name; });
+  };
+  for (const ContractItem& item : there) {
+    const auto other = find(here, item.name);
+    if (other == here.end() || other->value == item.value) continue;
+    return "item " + item.name + " is " + item.value + " there and " + other->value + " here";
+  }
+  for (const ContractItem& item : there) {
+    if (find(here, item.name) == here.end()) {
+      return "item " + item.name + " (" + item.value + ") stands there only";
+    }
+  }
+  for (const ContractItem& item : here) {
+    if (find(there, item.name) == there.end()) {
+      return "item " + item.name + " (" + item.value + ") stands here only";
+    }
+  }
+  return "";
+}
+
 std::string EncodeManifest(const Manifest& manifest) {
   Writer writer;
   writer.Number(kEncoding);
@@ -243,6 +279,11 @@ std::string EncodeManifest(const Manifest& manifest) {
     writer.Number(tensor.num_bytes);
     writer.Number(static_cast<uint8_t>(tensor.shape.size()));
     for (const int64_t dimension : tensor.shape) writer.Number(dimension);
+  }
+  writer.Number(static_cast<uint32_t>(manifest.contract_items.size()));
+  for (const ContractItem& item : manifest.contract_items) {
+    writer.Text(item.name);
+    writer.Text(item.value);
   }
   return writer.Take();
 }
@@ -266,6 +307,14 @@ StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
     }
     manifest.tensors.push_back(std::move(tensor));
   }
+  uint32_t num_items = 0;
+  bool whole = encoding < 4 || reader.Number(&num_items);
+  for (uint32_t i = 0; whole && i < num_items; ++i) {
+    ContractItem item;
+    whole = reader.Text(&item.name) && reader.Text(&item.value);
+    manifest.contract_items.push_back(std::move(item));
+  }
+  if (!whole) return DataLoss("stored manifest: its contract's items are damaged");
   if (!reader.AtEnd()) return DataLoss("stored manifest: bytes after its end");
   const Status valid = Validate(manifest);
   if (!valid.ok()) return DataLoss("stored manifest: " + MessageOf(valid));

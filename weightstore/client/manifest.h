@@ -33,6 +33,14 @@ struct TensorEntry {
   friend bool operator==(const TensorEntry&, const TensorEntry&) = default;
 };
 
+// One rule or kernel of the numerics contract: its text, or the hash of what it computes.
+struct ContractItem {
+  std::string name;
+  std::string value;
+
+  friend bool operator==(const ContractItem&, const ContractItem&) = default;
+};
+
 struct Manifest {
   std::vector<TensorEntry> tensors;
   uint64_t slot_bytes = 0;
@@ -41,6 +49,8 @@ struct Manifest {
   std::string contract_training;
   std::string numerics_mode = "f32";  // a word of the trainer's and the generators'
   std::string bundle;                 // blob of the model's bundle, 32 hex digits; "" = none
+  // What the contract digests are made of, so that a mismatch can be named; may be empty.
+  std::vector<ContractItem> contract_items;
 
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
@@ -59,6 +69,11 @@ int64_t NumColumns(const TensorEntry& tensor);
 // overflowing sizes, num_bytes that is not what shape, dtype and layout need, offsets that are not
 // multiples of 64, overlap, or lie outside slot_bytes; a layout that does not fit the shape.
 Status Validate(const Manifest& manifest);
+
+// For people: the first item that is not the same in both, "item x is a there and b here"; one that
+// both have before one that only one of them has. Empty: there is none, or a list is empty.
+std::string DifferingItem(const std::vector<ContractItem>& there,
+                          const std::vector<ContractItem>& here);
 
 // Bytes for the leader's record, and back. DataLoss: not what EncodeManifest made.
 std::string EncodeManifest(const Manifest& manifest);

@@ -251,6 +251,35 @@ TEST_F(LibraryTest, DeletingFreesWhatNothingElseNames) {
   EXPECT_TRUE(library_->List().empty());
 }
 
+TEST_F(LibraryTest, GarbageIsTheVersionsOfRunsButTheNewest) {
+  ASSERT_TRUE(Keep("old", 3, 1).ok());
+  ASSERT_TRUE(Keep("same", 4, 1).ok());  // the same weights, so the same blobs
+  ASSERT_TRUE(Keep("middle", 5, 2).ok());
+  ASSERT_TRUE(Keep("new", 6, 3).ok());
+  const size_t files = NumFiles();
+  const auto would = library_->CollectVersions(2, /*dry_run=*/true);
+  ASSERT_TRUE(would.ok()) << would.status();
+  EXPECT_EQ(would->versions.size(), 2u);
+  EXPECT_EQ(would->versions_left, 2u);
+  EXPECT_EQ(NumFiles(), files);
+  EXPECT_EQ(library_->List().size(), 4u);
+  // What another version still names is not counted as free.
+  EXPECT_EQ(library_->CollectVersions(3, true)->freed_bytes, 0u);
+  EXPECT_EQ(would->freed_bytes, SmallManifest().slot_bytes);
+
+  const auto collected = library_->CollectVersions(2, false);
+  ASSERT_TRUE(collected.ok()) << collected.status();
+  EXPECT_EQ(collected->freed_bytes, would->freed_bytes);
+  EXPECT_EQ(NumFiles(), files - SmallManifest().tensors.size());
+  EXPECT_EQ(library_->FindVersion("old", 3).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(library_->FindVersion("middle", 5).ok());
+  Open();  // the next process agrees
+  EXPECT_EQ(library_->List().size(), 2u);
+  EXPECT_EQ(library_->CollectVersions(9, false)->versions.size(), 0u);
+  EXPECT_EQ(library_->CollectVersions(0, false)->versions.size(), 2u);
+  EXPECT_EQ(NumFiles(), 0u);
+}
+
 TEST_F(LibraryTest, AKeptVersionNamesTheBundleOfItsRun) {
   const auto bundle = library_->PutBundle(kBundle);
   ASSERT_TRUE(bundle.ok());

@@ -123,6 +123,7 @@ class Explorer {
     header_.clear();
     live_slots_.clear();
     making_.clear();
+    cursor_ = 0;  // a watcher connects again
     short_of_memory_ = false;
     readers_.clear();
     newest_begun_ = 0;
@@ -393,6 +394,27 @@ class Explorer {
     for (const uint64_t slot : effects.dropped_slots) ASSERT_EQ(live_slots_.erase(slot), 1u);
   }
 
+  void Watch(const std::map<uint64_t, VersionState>& states) {
+    // A watcher that looks now and then, and only at a few changes at a time, ends up with what
+    // there is.
+    if (random_() % 3 != 0) return;
+    for (;;) {
+      const auto changes = state_->ChangesSince("run", cursor_, 0, 1 + random_() % 4);
+      ASSERT_TRUE(changes.ok());
+      if (changes->versions.empty()) break;
+      ASSERT_GT(changes->cursor, cursor_);
+      cursor_ = changes->cursor;
+      for (const VersionInfo& info : changes->versions) watched_[info.version] = info.state;
+    }
+    for (const auto& [version, state] : states) {
+      if (!records_.contains(version) || state == VersionState::kOpen ||
+          state == VersionState::kSealed) {
+        continue;
+      }
+      ASSERT_EQ(watched_.at(version), state) << version;
+    }
+  }
+
   void Check() {
     // Never torn, never wrong: whoever still finds its grant number reads its version, whole.
     for (const Reader& reader : readers_) {
@@ -416,6 +438,7 @@ class Explorer {
       }
     }
     ASSERT_LE(in_progress, 1);
+    Watch(states);
     // What generators may still need is not retired while the newest version is written.
     for (const auto& [version, state] : states) {
       if (version + max_age_ + 1 < std::max<uint64_t>(newest_begun_, records_.size())) continue;
@@ -438,6 +461,8 @@ class Explorer {
   std::map<uint64_t, SlotHeaderFields> header_;
   std::set<uint64_t> live_slots_;
   std::vector<uint64_t> making_;
+  std::map<uint64_t, VersionState> watched_;
+  uint64_t cursor_ = 0;
   bool short_of_memory_ = false;
   std::vector<Trainer> trainers_;
   std::vector<Reader> readers_;

@@ -320,17 +320,126 @@ TEST_F(StoreStateTest, EndOfRunFreesAllSlotsAndKeepsRecords) {
             StatusCode::kFailedPrecondition);
 }
 
+// "version:STATE" in the order told.
+std::vector<std::string> Told(const StoreState::Changes& changes) {
+  std::vector<std::string> told;
+  for (const VersionInfo& info : changes.versions) {
+    told.push_back(std::to_string(info.version) + ":" + std::string(NameOf(info.state)));
+  }
+  return told;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST_F(StoreStateTest, ChangesAreToldInOrderAndTheLastOfAVersionAlone) {
+  EXPECT_EQ(state_.ChangesSince("run", 0, 0, 9).status().code(), StatusCode::kNotFound);
+  const uint64_t epoch = Register();  // 3 slots
+  EXPECT_TRUE(Told(*state_.ChangesSince("run", 0, 0, 9)).empty());
+  Publish(epoch, 0);
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 0);
+  Publish(epoch, 1);
+  const auto two = state_.ChangesSince("run", 0, 0, 9);
+  EXPECT_EQ(Told(*two), Strings({"0:COMMITTED", "1:COMMITTED"}));
+  EXPECT_EQ(two->versions[0].record->digest, DigestOf(0));
+  EXPECT_EQ(two->versions[0].holders, Strings{"g"});
+  Open(epoch, 2);  // nobody is told of what is not committed
+  EXPECT_TRUE(Told(*state_.ChangesSince("run", two->cursor, 0, 9)).empty());
+  const auto grant = state_.BeginVersion("run", epoch, 2, 0)->grant;
+  Seal(epoch, 2, grant);
+  Commit(epoch, 2);
+  (void)state_.BeginVersion("run", epoch, 3, 0);  // full: 0 has a reader, 1 gives its slot
+  EXPECT_EQ(Told(*state_.ChangesSince("run", two->cursor, 0, 9)),
+            Strings({"2:COMMITTED", "0:RETIRED", "1:FREE"}));
+  state_.ReleaseLease(lease->lease_id);
+  EXPECT_EQ(Told(*state_.ChangesSince("run", two->cursor, 0, 9)),
+            Strings({"2:COMMITTED", "1:FREE", "0:FREE"}));
+  // In parts, and from a version on.
+  const auto part = state_.ChangesSince("run", 0, 0, 2);
+  EXPECT_EQ(Told(*part), Strings({"2:COMMITTED", "1:FREE"}));
+  EXPECT_EQ(Told(*state_.ChangesSince("run", part->cursor, 0, 2)), Strings{"0:FREE"});
+  EXPECT_EQ(Told(*state_.ChangesSince("run", 0, 2, 9)), Strings{"2:COMMITTED"});
+  state_.ApplyEndRun("run");
+  const auto not_all = state_.ChangesSince("run", 0, 0, 2);
+  EXPECT_FALSE(not_all->ended);
+  const auto rest = state_.ChangesSince("run", not_all->cursor, 0, 2);
+  EXPECT_TRUE(rest->ended);
+  EXPECT_EQ(not_all->versions.size() + rest->versions.size(), 3u);
+}
+
+TEST_F(StoreStateTest, AfterARestartLostVersionsAreToldAndAgainWhenTheyAreBack) {
+  RunRecord run;
+  run.trainer_epoch = 1;
+  run.manifest = std::make_shared<const Manifest>(manifest_);
+  state_.RestoreRun("run", run);
+  for (uint64_t v = 0; v < 2; ++v) {
+    ASSERT_TRUE(state_.RestoreVersion("run", v, {DigestOf(v), "plan", v, 5}).ok());
+  }
+  const auto lost = state_.ChangesSince("run", 0, 0, 9);
+  EXPECT_EQ(Told(*lost), Strings({"0:LOST", "1:LOST"}));
+  const uint64_t epoch = Register();
+  const uint64_t grant = Open(epoch, 1);
+  EXPECT_TRUE(Told(*state_.ChangesSince("run", lost->cursor, 0, 9)).empty());
+  Seal(epoch, 1, grant);
+  Commit(epoch, 1);
+  EXPECT_EQ(Told(*state_.ChangesSince("run", lost->cursor, 0, 9)), Strings{"1:COMMITTED"});
+}
+
+TEST_F(StoreStateTest, SlotsAreCountedByWhatTheyHold) {
+  const auto plan = state_.PlanRegistration("run", manifest_, 0);
+  const auto slots = Apply("run", *plan);
+  EXPECT_EQ(state_.CountSlots().being_made, 4u);
+  for (const auto& slot : slots) state_.SlotMade(slot.slot_id);
+  Publish(1, 0);
+  ASSERT_TRUE(state_.AcquireLease("g", "run", 0, false, 0).ok());
+  Publish(1, 1);
+  Seal(1, 2, Open(1, 2));
+  SlotCounts counts = state_.CountSlots();
+  EXPECT_EQ(counts.being_made + counts.free + counts.open + counts.retired, 0u);
+  EXPECT_EQ(counts.committed, 2u);
+  EXPECT_EQ(counts.sealed, 1u);
+  EXPECT_EQ(counts.evaluation, 1u);
+  Commit(1, 2);
+  (void)state_.BeginVersion("run", 1, 3, 0);
+  counts = state_.CountSlots();
+  EXPECT_EQ(counts.retired, 1u);  // version 0 has a reader; 1 gave its slot to 3
+  EXPECT_EQ(counts.committed, 1u);
+  EXPECT_EQ(counts.open, 1u);
+}
+
+TEST_F(StoreStateTest, TheItemOfTheContractThatDiffersIsNamed) {
+  Manifest recorded = manifest_;
+  recorded.contract_items = {{"linear.leaves", "8"}, {"canned.norm", "0f"}};
+  const auto plan = state_.PlanRegistration("run", recorded, 0);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  Apply("run", *plan);
+  Manifest other = recorded;
+  other.contract_training = "of another build";
+  other.contract_items[1].value = "0e";
+  const Status refused = state_.PlanRegistration("run", other, 0).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(refused).find(
+                "manifest.contract_training (item canned.norm is 0f there and 0e here)"),
+            std::string::npos)
+      << refused;
+  // Lists that differ without the digests are no other contract: an older trainer sends none.
+  other = recorded;
+  other.contract_items.clear();
+  EXPECT_TRUE(state_.PlanRegistration("run", other, 0).ok());
+}
+
 TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
   Register(2);
   Manifest other = manifest_;
   other.contract_forward = "another";
   const auto refused = [&] { return state_.PlanRegistration("run", other, 2).status(); };
   EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(MessageOf(refused()).find("manifest.contract_forward"), std::string::npos);
+  EXPECT_NE(MessageOf(refused()).find("manifest.contract_forward (forward there, another here)"),
+            std::string::npos)
+      << refused();
   other = manifest_;
   other.contract_training = "of other settings";
   EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(MessageOf(refused()).find("of other settings given"), std::string::npos) << refused();
+  EXPECT_NE(MessageOf(refused()).find("of other settings here"), std::string::npos) << refused();
   EXPECT_EQ(state_.PlanRegistration("run", manifest_, 3).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(state_.PlanRegistration("a/b", manifest_, 2).status().code(),

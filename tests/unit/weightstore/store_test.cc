@@ -253,7 +253,7 @@ TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
   auto publisher = host.Register(1);
   EXPECT_EQ(publisher->epoch(), 2u);
   Publish(*publisher, 2);  // from a checkpoint
-  const auto begun = publisher->Begin(3, milliseconds(0));
+  const auto begun = publisher->Begin(3, std::chrono::seconds(5));
   ASSERT_TRUE(begun.ok());
   Fill(begun->bytes, 99);
   ASSERT_TRUE(publisher->Finish().ok());

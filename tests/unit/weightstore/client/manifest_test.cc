@@ -25,6 +25,7 @@ Manifest Good() {
   manifest.contract_forward = "ab";
   manifest.contract_training = "cd";
   manifest.numerics_mode = "w16";
+  manifest.contract_items = {{"linear.leaves", "8"}, {"canned.norm", "0f"}};
   return manifest;
 }
 
@@ -56,6 +57,12 @@ TEST(ManifestTest, RefusesWhatDoesNotDescribeASlot) {
       {"num_bytes", [](Manifest& m) { m.tensors[3].num_bytes = 64 * 7 * 2; }},
       {"numerics_mode", [](Manifest& m) { m.numerics_mode.clear(); }},
       {"numerics_mode", [](Manifest& m) { m.numerics_mode.assign(33, 'x'); }},
+      {"contract_items", [](Manifest& m) { m.contract_items[0].name.clear(); }},
+      {"contract_items", [](Manifest& m) { m.contract_items[1].value.assign(5000, 'x'); }},
+      {"contract_items",
+       [](Manifest& m) {
+         m.contract_items.resize(5000, {"n", "v"});
+       }},
       {"dtype", [](Manifest& m) { m.tensors[1].dtype = static_cast<DType>(9); }},
   };
   for (const auto& [word, damage] : cases) {
@@ -87,11 +94,15 @@ TEST(ManifestTest, StoredFormReadsBackAndDamageIsNoticedOrHarmless) {
   }
 }
 
-// What a store wrote before there were bundles, and before there were modes.
-TEST(ManifestTest, ReadsEarlierEncodingsAsF32WithoutABundle) {
+// What a store wrote before there were items, bundles, and modes.
+TEST(ManifestTest, ReadsEarlierEncodingsAsF32WithoutABundleOrItems) {
   Manifest manifest = Good();
   manifest.numerics_mode = "f32";
+  manifest.contract_items.clear();
   std::string bytes = EncodeManifest(manifest);
+  bytes.resize(bytes.size() - 4);  // no items
+  bytes[0] = 3;
+  EXPECT_EQ(*DecodeManifest(bytes), manifest);
   const std::string mode = std::string("\3\0\0\0", 4) + "f32";
   const size_t at = bytes.find(mode);
   ASSERT_NE(at, std::string::npos);
@@ -105,8 +116,18 @@ TEST(ManifestTest, ReadsEarlierEncodingsAsF32WithoutABundle) {
   back = DecodeManifest(bytes);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(*back, manifest);
-  bytes[0] = 4;
+  bytes[0] = 5;
   EXPECT_EQ(DecodeManifest(bytes).status().code(), StatusCode::kDataLoss);
+}
+
+TEST(ManifestTest, TheItemThatDiffersIsNamed) {
+  const std::vector<ContractItem> items = {{"a", "1"}, {"b", "2"}};
+  EXPECT_EQ(DifferingItem(items, items), "");
+  EXPECT_EQ(DifferingItem(items, {}), "");
+  EXPECT_EQ(DifferingItem(items, {{"c", "1"}, {"b", "3"}}), "item b is 2 there and 3 here");
+  EXPECT_EQ(DifferingItem(items, {{"b", "2"}}), "item a (1) stands there only");
+  EXPECT_EQ(DifferingItem(items, {{"c", "4"}, {"b", "2"}, {"a", "1"}}),
+            "item c (4) stands here only");
 }
 
 TEST(ManifestTest, DTypeNames) {
