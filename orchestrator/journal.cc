@@ -55,6 +55,27 @@ StatusOr<std::shared_ptr<const Reply>> DecodeReply(const std::string& bytes) {
 
 }  // namespace
 
+void Apply(const Fact& fact, JobInfo* job) {
+  if (const auto* f = std::get_if<JobSubmitted>(&fact.body)) {
+    if (job->run_id.empty()) job->submitted_unix_ms = UnixMs(fact.at);  // later: another run of it
+    job->request_id = f->request_id;
+    job->run_id = f->run_id;
+    job->data_digest = f->data_digest;
+    job->spec_digest = f->spec_digest;
+  } else if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
+    job->state = f->state;
+    job->reason = f->reason;
+    if (f->state == JobState::kRunning) job->running_unix_ms = UnixMs(fact.at);
+    if (IsFinal(f->state)) job->ended_unix_ms = UnixMs(fact.at);
+  } else if (const auto* f = std::get_if<StepDone>(&fact.body)) {
+    job->last_step = f->report;
+    job->steps_done = f->report.step + 1;
+    job->parity.Add(f->report.parity);
+  } else if (const auto* f = std::get_if<EvaluationDone>(&fact.body)) {
+    job->evaluations.push_back(f->report);
+  }
+}
+
 Journal::Journal(std::unique_ptr<storage::KeyValueStore> store,
                  std::unique_ptr<storage::SegmentLog> segments, JournalCodec codec)
     : store_(std::move(store)), segments_(std::move(segments)), codec_(std::move(codec)) {}
@@ -258,7 +279,7 @@ StatusOr<Fact> Journal::Decode(const std::string& job_id, std::string_view bytes
       break;
     case pb::Fact::FACT_NOT_SET:
       return DataLoss("journal: a fact of job " + job_id +
-                      " is of a kind this version does not know");
+                      " is of a kind this version does not know; start the version that wrote it");
   }
   return fact;
 }
@@ -312,28 +333,14 @@ StatusOr<std::vector<JournaledJob>> Journal::ReadJobs() const {
       if (const auto* f = std::get_if<JobSubmitted>(&fact.body)) {
         job.spec_bytes = f->spec_bytes;
         if (!info.run_id.empty()) job.past_run_ids.push_back(info.run_id);
-        info.request_id = f->request_id;
-        info.run_id = f->run_id;
-        info.data_digest = f->data_digest;
-        info.spec_digest = f->spec_digest;
-        if (info.spec == nullptr) info.submitted_unix_ms = UnixMs(fact.at);
         TITAN_ASSIGN_OR_RETURN(JobSpec spec, codec_.decode_spec(f->spec_bytes));
         info.spec = std::make_shared<const JobSpec>(std::move(spec));
       } else if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
-        info.state = f->state;
-        info.reason = f->reason;
         if (f->state == JobState::kStopping) job.cancelled = cancel_given;
-        if (f->state == JobState::kRunning) info.running_unix_ms = UnixMs(fact.at);
-        if (IsFinal(f->state)) info.ended_unix_ms = UnixMs(fact.at);
-      } else if (const auto* f = std::get_if<StepDone>(&fact.body)) {
-        info.last_step = f->report;
-        info.steps_done = f->report.step + 1;
-        info.parity.Add(f->report.parity);
-      } else if (const auto* f = std::get_if<EvaluationDone>(&fact.body)) {
-        info.evaluations.push_back(f->report);
       } else if (const auto* f = std::get_if<CommandGiven>(&fact.body)) {
         cancel_given = cancel_given || f->kind == "cancel";
       }
+      Apply(fact, &info);
       job.facts.push_back(std::move(fact));
     }
     if (info.spec == nullptr) return DataLoss("journal: job " + job_id + " has no submission");

@@ -48,6 +48,10 @@ struct JournaledJob {
   std::vector<Fact> facts;
 };
 
+// What a fact changes in what is told of its job. The spec, which JobSubmitted has as bytes, and
+// the data stay as they are.
+void Apply(const Fact& fact, JobInfo* job);
+
 class Journal {
  public:
   // Both parts must be fresh or belong together. DataLoss, Unavailable: as the store.

@@ -2,7 +2,8 @@
 //
 // titan-bench-weightstore [--quick]: how fast a version comes out of a host's slot by each lane,
 // one JSON row a line with all figures of ours and of the yardstick, taken in turns. Rows:
-//   map/<size>     lease in hand to mapped and checked slot, microseconds; same for every size
+//   map/<size>     lease in hand to mapped and checked slot, first and last byte read, microseconds
+//   touch/<size>   a byte of each page of 4 KiB right after the map, what filling the tables costs
 //   copy           a private copy over the lane map, beside memcpy of the same bytes, GB/s
 //   copy_hashed    the same and the weights digest of the copy
 //   tcp            from another process, beside plain sendfile and recv over as many sockets
@@ -155,7 +156,7 @@ std::string NameOfSize(uint64_t bytes) {
 }
 
 void BenchMap(const std::vector<uint64_t>& sizes) {
-  std::vector<std::vector<double>> times(sizes.size());
+  std::vector<std::vector<double>> times(sizes.size()), touches(sizes.size());
   std::vector<std::unique_ptr<OneSlot>> slots;
   std::vector<std::unique_ptr<SocketServer>> servers;
   std::vector<std::unique_ptr<MapTransport>> lanes;
@@ -175,12 +176,20 @@ void BenchMap(const std::vector<uint64_t>& sizes) {
                            (void)first, (void)last;
                            Check(slot->Confirm(Later()));
                          }));
+      if (round % 10 != 0) continue;
+      touches[i].push_back(1e6 * Seconds([&] {
+                             for (size_t at = 0; at < slot->mapped().size(); at += 4096) {
+                               volatile auto byte = slot->mapped()[at];
+                               (void)byte;
+                             }
+                           }));
     }
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
     Row("map/" + NameOfSize(sizes[i]), "us", times[i], i == 0 ? std::vector<double>{} : times[0],
         "map/" + NameOfSize(sizes[0]));
   }
+  for (size_t i = 0; i < sizes.size(); ++i) Row("touch/" + NameOfSize(sizes[i]), "us", touches[i]);
 }
 
 void BenchCopy(uint64_t num_bytes, int rounds) {

@@ -226,7 +226,7 @@ void RefuseSharedPorts(const ClusterConfig& cluster, rpc::ConfigProblems* proble
   std::map<std::string, uint32_t> shared;  // field of `generator`: how many use it
   for (const Listener& listener : FixedListeners(cluster)) {
     runtime::HostPort address = *runtime::ParseHostPort(listener.address);
-    if (address.host == "localhost") address.host = "127.0.0.1";
+    address.host = runtime::NumericHost(address);
     const auto other = std::find_if(taken.begin(), taken.end(), [&](const Taken& t) {
       return t.address.port == address.port &&
              (t.address.host == address.host || is_any(t.address.host) || is_any(address.host));

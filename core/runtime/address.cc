@@ -36,17 +36,19 @@ std::string ToText(const HostPort& address) {
   return (v6 ? "[" + address.host + "]" : address.host) + ":" + std::to_string(address.port);
 }
 
+std::string NumericHost(const HostPort& address) {
+  return address.host == "localhost" ? "127.0.0.1" : address.host;
+}
+
 bool IsNumeric(const HostPort& address) {
-  if (address.host == "localhost") return true;
   boost::system::error_code error;
-  boost::asio::ip::make_address(address.host, error);
+  boost::asio::ip::make_address(NumericHost(address), error);
   return !error;
 }
 
 bool IsLoopback(const HostPort& address) {
-  if (address.host == "localhost") return true;
   boost::system::error_code error;
-  const auto parsed = boost::asio::ip::make_address(address.host, error);
+  const auto parsed = boost::asio::ip::make_address(NumericHost(address), error);
   return !error && parsed.is_loopback();
 }
 

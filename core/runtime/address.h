@@ -20,6 +20,9 @@ struct HostPort {
 // "127.0.0.1:0", "localhost:80", "[::1]:80"; InvalidArgument says what is wrong.
 StatusOr<HostPort> ParseHostPort(std::string_view text);
 std::string ToText(const HostPort& address);
+// The host in digits where it is known without a name server: localhost is 127.0.0.1, others are as
+// they stand.
+std::string NumericHost(const HostPort& address);
 // 127.0.0.0/8, ::1 or localhost.
 bool IsLoopback(const HostPort& address);
 // localhost or an IP address in digits: a host that no name server is asked about.

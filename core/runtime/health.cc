@@ -121,8 +121,7 @@ StatusOr<std::unique_ptr<HealthListener>> HealthListener::Create(const std::stri
   TITAN_ASSIGN_OR_RETURN(const HostPort wanted, ParseHostPort(listen));
   auto impl = std::make_unique<Impl>(metrics);
   boost::system::error_code error;
-  const std::string host = wanted.host == "localhost" ? "127.0.0.1" : wanted.host;
-  const auto ip = asio::ip::make_address(host, error);
+  const auto ip = asio::ip::make_address(NumericHost(wanted), error);
   if (error) return InvalidArgument("'" + wanted.host + "' is not an IP address");
   const tcp::endpoint endpoint(ip, wanted.port);
   impl->acceptor.open(endpoint.protocol(), error);

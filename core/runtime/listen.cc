@@ -13,8 +13,7 @@ namespace titan::runtime {
 int TryListen(const HostPort& address) {
   using boost::asio::ip::tcp;
   boost::system::error_code error;
-  const auto ip = boost::asio::ip::make_address(
-      address.host == "localhost" ? "127.0.0.1" : address.host, error);
+  const auto ip = boost::asio::ip::make_address(NumericHost(address), error);
   if (error) return EADDRNOTAVAIL;
   const tcp::endpoint endpoint(ip, address.port);
   boost::asio::io_context io;

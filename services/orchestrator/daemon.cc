@@ -108,15 +108,14 @@ void OrchestratorDaemon::Restore(std::vector<JournaledJob> jobs) {
     if (id.starts_with("job-")) {
       next_job_ = std::max<uint64_t>(next_job_, std::strtoull(id.c_str() + 4, nullptr, 10) + 1);
     }
-    JobInfo past = job.info;
-    past.last_step.reset();
-    past.evaluations.clear();
+    JobInfo past;  // as it was at each event
+    past.job_id = id;
+    past.spec = job.info.spec;
     for (const Fact& fact : job.facts) {
+      Apply(fact, &past);
       v1::WatchJobResponse event;
       event.set_unix_ms(UnixMs(fact.at));
-      if (const auto* f = std::get_if<StateChanged>(&fact.body)) {
-        past.state = f->state;
-        past.reason = f->reason;
+      if (std::holds_alternative<StateChanged>(fact.body)) {
         *event.mutable_state_changed() = ToProto(past);
       } else if (const auto* f = std::get_if<StepDone>(&fact.body)) {
         *event.mutable_step_done() = ToProto(f->report);

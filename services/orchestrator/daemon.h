@@ -131,6 +131,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
     std::vector<MemoryNeed> memory;
   };
   // Unavailable, DeadlineExceeded: the weight store, which knows the model, does not answer.
+  // Cancelled: this daemon ends.
   asio::awaitable<StatusOr<Examined>> Examine(std::shared_ptr<const JobSpec> spec);
   std::string NewRunId(const std::string& job_id, const std::string& request_id) const;
   asio::awaitable<StatusOr<v1::SubmitJobResponse>> Prepare(const v1::SubmitJobRequest& request,

@@ -24,13 +24,13 @@ constexpr size_t kMaxChunkBytes = 1u << 20;
 constexpr size_t kMaxUploadBytes = size_t{1} << 30;  // it is held in memory while it is checked
 constexpr size_t kMaxNameBytes = 256;
 
-// The field that an error of PrepareData speaks of.
-std::string FieldOf(const std::string& message) {
+// The field that an error of PrepareData speaks of; a line of the data is named without it.
+std::string FieldOf(const std::string& message, const JobSpec& spec) {
   for (const char* field : {"model.path", "model.id", "model.max_sequence_tokens", "data.held_out",
                             "data.id", "data.system_prompt"}) {
     if (message.starts_with(std::string(field) + ":")) return field;
   }
-  return "data.path";
+  return spec.data.id.empty() ? "data.path" : "data.id";
 }
 
 // In digits, also beyond 64 bits.
@@ -70,11 +70,12 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) {
     const StatusCode code = prepared.status().code();
-    if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded) {
+    if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
+        code == StatusCode::kCancelled) {
       co_return prepared.status();
     }
     const std::string message = MessageOf(prepared.status());
-    const std::string field = FieldOf(message);
+    const std::string field = FieldOf(message, *spec);
     found.problems.push_back(
         {field, message.starts_with(field + ": ") ? message.substr(field.size() + 2) : message});
     co_return found;

@@ -68,9 +68,7 @@ void ProbePeer(const asio::any_io_executor& executor, const std::string& address
   const auto where = runtime::ParseHostPort(address);
   boost::system::error_code bad;
   const asio::ip::address host =
-      where.ok()
-          ? asio::ip::make_address(where->host == "localhost" ? "127.0.0.1" : where->host, bad)
-          : asio::ip::address();
+      where.ok() ? asio::ip::make_address(runtime::NumericHost(*where), bad) : asio::ip::address();
   if (!where.ok() || bad) {
     asio::post(executor, [done = std::move(done)] { done(true); });
     return;

@@ -13,8 +13,8 @@
 namespace titan::orchestrator {
 
 // Connects to HOST:PORT and hangs up, up to four times with pauses between. `done` runs on
-// `executor`, once, within five seconds; true: somebody listens there, or the address is a name, which is not looked
-// up, or this process cannot find out.
+// `executor`, once, within five seconds; true: somebody listens there, or the address is a name,
+// which is not looked up, or this process cannot find out.
 void ProbePeer(const boost::asio::any_io_executor& executor, const std::string& address,
                std::function<void(bool listens)> done);
 

@@ -19,7 +19,7 @@ namespace {
 template <size_t kBytes>
 std::array<std::byte, kBytes> WithCheck(const uint8_t* data, size_t size, bool right) {
   std::array<std::byte, kBytes> bytes = {};
-  std::memcpy(bytes.data(), data, std::min(size, kBytes));
+  if (size > 0) std::memcpy(bytes.data(), data, std::min(size, kBytes));
   if (right) {
     const uint64_t check = Hash64(bytes.data(), kBytes - sizeof(check));
     std::memcpy(bytes.data() + kBytes - sizeof(check), &check, sizeof(check));

@@ -95,7 +95,8 @@ MappedSlot& MappedSlot::operator=(MappedSlot&& other) noexcept {
   return *this;
 }
 
-StatusOr<MappedSlot> MappedSlot::Map(const std::string& socket_path, Lease lease) {
+StatusOr<MappedSlot> MappedSlot::Map(const std::string& socket_path, Lease lease,
+                                     MappedMemory::Tables tables) {
   MappedSlot mapped;
   TITAN_ASSIGN_OR_RETURN(mapped.connection_, ConnectUnix(socket_path, kSocketTimeout));
   TITAN_ASSIGN_OR_RETURN(
@@ -107,7 +108,7 @@ StatusOr<MappedSlot> MappedSlot::Map(const std::string& socket_path, Lease lease
     return DataLoss("the slot is smaller than the manifest says");
   }
   TITAN_ASSIGN_OR_RETURN(mapped.slot_, MappedMemory::Map(answer.fds[0].get(), answer.slot_bytes,
-                                                         /*writable=*/false));
+                                                         /*writable=*/false, tables));
   TITAN_ASSIGN_OR_RETURN(mapped.header_, MappedMemory::Map(answer.fds[1].get(), kSlotHeaderBytes,
                                                            /*writable=*/false));
   SlotHeaderFields header;

@@ -82,7 +82,8 @@ class MappedSlot {
   // Presents the lease at the host daemon's socket. Aborted: the lease has ended or its grant
   // number is stale. DataLoss: the header is not that of the lease (another version or digest).
   // Unavailable: no daemon. ResourceExhausted: no memory or descriptors.
-  static StatusOr<MappedSlot> Map(const std::string& socket_path, Lease lease);
+  static StatusOr<MappedSlot> Map(const std::string& socket_path, Lease lease,
+                                  MappedMemory::Tables tables = MappedMemory::Tables::kNow);
 
   bool mapped() const { return slot_.data() != nullptr; }
   std::span<const std::byte> bytes() const { return {slot_.data(), slot_.size()}; }

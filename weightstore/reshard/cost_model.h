@@ -16,13 +16,13 @@ enum class Method : uint8_t {
   kPack = 3,      // the source gathers the runs, one read, the reader puts them into place
 };
 
-// time = reads * read + bytes * byte. Measured with bench/weightstore (rows cost/...); the defaults
-// are those of the lane tcp between two processes of one machine: a read in a pipelined window
-// about 10 us, 2 GB/s on the wire with the hashes of both ends, 10 GB/s for a copy of long runs, 20
-// ns for the start of a run that is copied.
+// time = reads * read + bytes * byte. The defaults are those of the lane tcp between two processes
+// of one machine of two cores, as bench/weightstore measures them (tcp, cost/tcp_read,
+// cost/tcp_packed_run, copy): a small read beside others on the way 20 us, 2 to 3 GB/s on the wire,
+// 10 GB/s for a copy of long runs, 20 ns more for each run that is gathered or placed.
 struct CostModel {
-  uint64_t read_ps = 10'000'000;      // for each request, whatever its size
-  uint64_t wire_ps_per_byte = 500;    // of the range that is read
+  uint64_t read_ps = 20'000'000;      // for each request, whatever its size
+  uint64_t wire_ps_per_byte = 400;    // of the range that is read
   uint64_t copy_ps_per_byte = 100;    // gathering or placing in memory
   uint64_t run_ps = 20'000;           // start of each run that is gathered or placed
   uint64_t max_read_bytes = 4 << 20;  // larger ones are several reads

@@ -11,8 +11,9 @@
 namespace titan::weightstore::lanes {
 namespace {
 
-// Of a copy, between two looks at the deadline: some milliseconds.
-constexpr uint64_t kStepBytes = uint64_t{64} << 20;
+// Of a copy, between two looks at the deadline: a tenth of a second. Not less: memcpy is a fifth
+// faster in calls of hundreds of MiB, for which the C library takes several pages in turns.
+constexpr uint64_t kStepBytes = uint64_t{1} << 30;
 
 Status CheckTime(SteadyTime deadline) {
   return std::chrono::steady_clock::now() < deadline
@@ -68,7 +69,8 @@ StatusOr<std::unique_ptr<MapTransport>> MapTransport::Create(std::string socket_
 StatusOr<std::unique_ptr<RemoteSlot>> MapTransport::Open(const PullGrant& grant,
                                                          SteadyTime deadline) {
   if (grant.lease.manifest == nullptr) return InvalidArgument("grant.lease: has no manifest");
-  TITAN_ASSIGN_OR_RETURN(MappedSlot slot, MappedSlot::Map(socket_path_, grant.lease));
+  TITAN_ASSIGN_OR_RETURN(
+      MappedSlot slot, MappedSlot::Map(socket_path_, grant.lease, MappedMemory::Tables::kOnAccess));
   TITAN_RETURN_IF_ERROR(CheckTime(deadline));
   return std::unique_ptr<RemoteSlot>(std::make_unique<MapSlot>(std::move(slot)));
 }

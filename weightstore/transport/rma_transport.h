@@ -32,7 +32,7 @@ struct RmaTransportOptions {
   size_t bounce_bytes = size_t{16} << 20;
   // A source that answers nothing for this long is gone. Less than a deadline, so that the caller
   // has time for another one.
-  std::chrono::milliseconds stall_timeout{1'500};
+  std::chrono::milliseconds stall_timeout{1'200};
 };
 
 class RmaTransport final : public ByteTransport {

@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/sendfile.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -96,14 +97,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  // The connection is closed when nothing calls this again in time.
+  // The connection is closed when nothing calls this again in time. Called for every part of an
+  // answer, so a timer that runs out earlier is left to find out what became of the limit.
   void Limit(std::chrono::milliseconds patience) {
-    timer_.expires_at(std::min(std::chrono::steady_clock::now() + patience, answer_end_));
+    limit_ = std::min(std::chrono::steady_clock::now() + patience, answer_end_);
+    if (!armed_ || timer_.expiry() > limit_) Arm();
+  }
+  void Arm() {
+    armed_ = true;
+    timer_.expires_at(limit_);
     timer_.async_wait([self = weak_from_this()](const boost::system::error_code& cancelled) {
       const auto connection = self.lock();
       if (cancelled || connection == nullptr) return;
-      // The timer may have been set anew after it ran out and before this was called.
-      if (connection->timer_.expiry() > std::chrono::steady_clock::now()) return;
+      if (connection->limit_ > std::chrono::steady_clock::now()) return connection->Arm();
       boost::system::error_code ignored;
       connection->socket_.close(ignored);
     });
@@ -144,8 +150,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         refused = reads_.CheckReadable(request.handle);
         if (refused.ok()) {
           const auto header = EncodeAnswer(answer);
-          co_await asio::async_write(socket_, asio::buffer(header),
-                                     asio::redirect_error(asio::use_awaitable, error));
+          co_await SendHeader(header, error);
           if (!error) co_await SendFile(slot->fd, request.offset, request.length, error);
           co_return;
         }
@@ -178,6 +183,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
     co_await asio::async_write(socket_, buffers, asio::redirect_error(asio::use_awaitable, error));
   }
 
+  // Held back by the kernel until bytes of SendFile follow.
+  asio::awaitable<void> SendHeader(std::span<const std::byte> header,
+                                   boost::system::error_code& error) {
+    while (!header.empty()) {
+      const ssize_t sent = ::send(socket_.native_handle(), header.data(), header.size(),
+                                  MSG_MORE | MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) {
+        header = header.subspan(static_cast<size_t>(sent));
+      } else if (errno == EAGAIN) {
+        co_await socket_.async_wait(tcp::socket::wait_write,
+                                    asio::redirect_error(asio::use_awaitable, error));
+        if (error) co_return;
+      } else if (errno != EINTR) {
+        error.assign(errno, boost::system::system_category());
+        co_return;
+      }
+    }
+  }
+
   asio::awaitable<void> SendFile(int fd, uint64_t offset, uint64_t length,
                                  boost::system::error_code& error) {
     auto at = static_cast<off_t>(offset);
@@ -205,7 +229,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   SlotReads& reads_;
   Counters& counters_;
   bool valid_ = false;  // a handle of it was
-  std::chrono::steady_clock::time_point answer_end_;
+  bool armed_ = false;
+  std::chrono::steady_clock::time_point limit_, answer_end_;
   std::vector<std::byte> packed_;
 };
 
@@ -255,8 +280,7 @@ StatusOr<std::unique_ptr<TcpServer>> TcpServer::Start(const TcpServerOptions& op
   }
   TITAN_ASSIGN_OR_RETURN(const runtime::HostPort wanted, runtime::ParseHostPort(options.listen));
   boost::system::error_code error;
-  const auto ip =
-      asio::ip::make_address(wanted.host == "localhost" ? "127.0.0.1" : wanted.host, error);
+  const auto ip = asio::ip::make_address(runtime::NumericHost(wanted), error);
   if (error) return InvalidArgument("tcp.listen: '" + wanted.host + "' is not an IP address");
   auto impl = std::make_unique<Impl>(options, reads);
   const tcp::endpoint endpoint(ip, wanted.port);

@@ -131,8 +131,7 @@ class Stream {
     const auto parsed = runtime::ParseHostPort(address_);
     TITAN_CHECK(parsed.ok());  // Create has looked
     boost::system::error_code error;
-    const auto ip =
-        asio::ip::make_address(parsed->host == "localhost" ? "127.0.0.1" : parsed->host, error);
+    const auto ip = asio::ip::make_address(runtime::NumericHost(*parsed), error);
     TITAN_CHECK(!error);
     const tcp::endpoint endpoint(ip, parsed->port);
     Wait();

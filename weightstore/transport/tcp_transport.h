@@ -22,7 +22,7 @@ struct TcpTransportOptions {
   uint64_t piece_bytes = 1 << 20;  // of a request, 1 to kMaxAnswerBytes; hashed while in the cache
   std::chrono::milliseconds connect_timeout{1'500};
   // A source that sends nothing for this long, while something is asked of it, is gone.
-  std::chrono::milliseconds stall_timeout{1'500};
+  std::chrono::milliseconds stall_timeout{1'200};
 };
 
 class TcpTransport final : public ByteTransport {

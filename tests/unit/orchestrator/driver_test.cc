@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <tuple>
@@ -165,6 +166,63 @@ TEST_F(JournalTest, CanonicalFormsOfTwoWorldsAreEqual) {
   EXPECT_GT(forms[0].size(), 300u);
   EXPECT_EQ(forms[0], forms[1]);
   EXPECT_EQ(forms[0], forms[2]);
+}
+
+TEST_F(JournalTest, AFactOfALaterVersionIsRefusedByItsJob) {
+  auto store = std::make_shared<storage::MemoryStore>();
+  auto journal = Open(store);
+  ASSERT_TRUE(
+      journal
+          ->Commit({{"job-1", Instant(), JobSubmitted{"spec", "r", "run", "digest", "sent"}},
+                    {"job-1", Instant(), MessageTold{"hello"}}})
+          .ok());
+  // The message becomes field 999, which stands for what nobody has defined yet.
+  std::string key, fact;
+  ASSERT_TRUE(store
+                  ->ScanPrefix("f/job-1/",
+                               [&](std::string_view k, std::string_view v) {
+                                 key = k;
+                                 fact = v;
+                                 return true;
+                               })
+                  .ok());
+  const std::string told = "\x6a\x07\x0a\x05hello";  // field 13, a message with the text
+  const size_t at = fact.find(told);
+  ASSERT_NE(at, std::string::npos);
+  fact.replace(at, 1, "\xba\x3e");
+  storage::WriteBatch batch;
+  batch.Put(key, fact);
+  ASSERT_TRUE(store->Write(batch, storage::Durability::kSynced).ok());
+  for (const Status& refused :
+       {journal->ReadJobs().status(), journal->ReadFacts("job-1", false).status()}) {
+    EXPECT_EQ(refused.code(), StatusCode::kDataLoss) << refused;
+    EXPECT_EQ(MessageOf(refused),
+              "journal: a fact of job job-1 is of a kind this version does not know; start the "
+              "version that wrote it");
+  }
+}
+
+TEST(CanonicalTest, MessagesAndDigestsOfWhatWasSentAreNotPartOfIt) {
+  const Instant at(Millis(1));
+  const Fact submitted{"job-1", at, JobSubmitted{"spec", "r", "run", "digest", "sent"}};
+  const Fact older{"job-1", at, JobSubmitted{"spec", "r", "run", "digest", ""}};
+  const Fact state{"job-1", at, StateChanged{JobState::kQueued, ""}};
+  const Fact message{"job-1", at, MessageTold{"hello"}};
+  EXPECT_EQ(CanonicalForm({submitted, message, state}), CanonicalForm({older, state}));
+  EXPECT_EQ(CanonicalForm({submitted, state}).size(), 2u);
+}
+
+TEST(JobInfoTest, JobsAreInTheOrderOfTheNumbersInTheirIds) {
+  std::vector<JobInfo> jobs;
+  for (const char* id : {"job-10", "job-2", "job-100", "job-9", "job-11"}) {
+    jobs.emplace_back().job_id = id;
+    jobs.back().submitted_unix_ms = 1000 - static_cast<int64_t>(jobs.size());  // a clock set back
+  }
+  std::sort(jobs.begin(), jobs.end(), SubmittedBefore);
+  std::vector<std::string> ids;
+  for (const JobInfo& job : jobs) ids.push_back(job.job_id);
+  EXPECT_EQ(ids, (std::vector<std::string>{"job-2", "job-9", "job-10", "job-11", "job-100"}));
+  EXPECT_FALSE(SubmittedBefore(jobs[0], jobs[0]));
 }
 
 TEST_F(JournalTest, JobsComeBackInOrderOfSubmissionWithWhatARestartNeeds) {

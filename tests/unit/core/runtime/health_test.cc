@@ -110,6 +110,12 @@ TEST(AddressTest, TextsAreParsedOrRefused) {
   for (const char* bad : {"", "127.0.0.1", ":80", "::1:80", "h:", "h:65536", "h:-1", "h:8x"}) {
     EXPECT_EQ(ParseHostPort(bad).status().code(), StatusCode::kInvalidArgument) << bad;
   }
+  EXPECT_EQ(NumericHost({"localhost", 1}), "127.0.0.1");
+  EXPECT_EQ(NumericHost({"::1", 1}), "::1");
+  EXPECT_EQ(NumericHost({"example.org", 1}), "example.org");
+  EXPECT_TRUE(IsNumeric({"localhost", 1}));
+  EXPECT_TRUE(IsNumeric({"::1", 1}));
+  EXPECT_FALSE(IsNumeric({"example.org", 1}));
   EXPECT_TRUE(IsLoopback({"127.5.4.3", 1}));
   EXPECT_TRUE(IsLoopback({"localhost", 1}));
   EXPECT_FALSE(IsLoopback({"0.0.0.0", 1}));

@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -121,13 +123,17 @@ bool Eventually(const std::function<bool()>& condition) {
 
 TEST(TcpProcessTest, AKilledSourceFailsTheReadAtOnceAndAnotherServes) {
   Child other(ServeForEver);
-  for (int round = 0; round < titan::testing::Rounds(10, 3); ++round) {
+  const char* kills = std::getenv("TITAN_KILL_POINTS");
+  const int rounds = kills != nullptr ? std::atoi(kills) : titan::testing::Rounds(10, 3);
+  std::mt19937_64 random(7);
+  for (int round = 0; round < rounds; ++round) {
+    const auto delay = std::chrono::microseconds(random() % 15'000);
     Child source(ServeForEver);
     auto slot = Open(source.number, {.piece_bytes = 64 << 10});
     ASSERT_TRUE(slot.ok()) << slot.status();
     steady_clock::time_point killed;
     std::jthread killer([&] {
-      std::this_thread::sleep_for(std::chrono::microseconds(round * 1500));
+      std::this_thread::sleep_for(delay);
       killed = steady_clock::now();
       source.Kill();
     });
