@@ -20,7 +20,7 @@
 //     (1 + x - u) / u added to its lower part.
 //   DTanh(x): |x| < 2^-12 -> x, |x| >= 10 -> +-1; else with DExpm1(2 |x|) = high + low:
 //     high / (high + 2), corrected by its remainder once; sign of x.
-//   DErf(x): |x| < least normal -> x, |x| < 0.9 -> fma(x, P(x^2), x), |x| >= 3.93 -> +-1; else
+//   DErf(x): |x| < least normal -> x, |x| < 0.925 -> fma(x, P(x^2), x), |x| >= 3.93 -> +-1; else
 //     1 - DExp(L(|x|)) with the sign of x, L a fit of log erfc whose last step is kept in two
 //     parts.
 //   All are within 1 ulp of the exact value.
@@ -50,10 +50,10 @@ inline constexpr float kLogPoly[9] = {0x1.555548p-2f,  -0x1.000006p-2f, 0x1.99a4
 inline constexpr float kErfPoly[7] = {0x1.06eba8p-3f,  -0x1.812744p-2f, 0x1.ce2e54p-4f,
                                       -0x1.b81524p-6f, 0x1.550a44p-8f,  -0x1.aca392p-11f,
                                       0x1.6510c2p-14f};
-inline constexpr float kLogErfcPoly[8] = {0x1.65ac94p-13f, -0x1.212698p+0f, -0x1.444b42p-1f,
-                                          -0x1.bb5652p-4f, 0x1.9b195ep-6f,  -0x1.10aa10p-8f,
-                                          0x1.c54d72p-12f, -0x1.5ecdd4p-16f};
-inline constexpr float kErfSplit = 0.9f;
+inline constexpr float kLogErfcPoly[8] = {0x1.657b22p-13f, -0x1.212694p+0f, -0x1.444b48p-1f,
+                                          -0x1.bb564ap-4f, 0x1.9b1964p-6f,  -0x1.10aa0ap-8f,
+                                          0x1.c54d6ep-12f, -0x1.5ecdd4p-16f};
+inline constexpr float kErfSplit = 0.925f;
 inline constexpr float kErfOne = 3.93f;
 inline constexpr float kExpm1Tiny = 0x1p-25f;
 inline constexpr float kExpm1Large = 60.0f;
