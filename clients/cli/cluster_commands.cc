@@ -129,7 +129,8 @@ std::vector<std::string> GoneForGood(const Json& supervisor) {
 std::string FixOf(const Json& supervisor, const std::string& data) {
   std::string fix;
   for (const std::string& name : GoneForGood(supervisor)) {
-    fix += "titanctl logs " + name + " --data " + data + " shows the last words of " + name + "; ";
+    fix += "titanctl logs " + name + " --data " + cluster::ShellWord(data) +
+           " shows the last words of " + name + "; ";
   }
   return fix + cluster::RestartCommand(data) + " starts everything anew, queued jobs stay";
 }
@@ -150,6 +151,8 @@ StatusOr<JobsAtDown> AskForJobs(const Json& supervisor, const Common& common) {
 // Takes a folder away that `up` made and in which no daemon was started.
 void RemoveUnused(const std::string& folder) {
   std::error_code ignored;
+  const auto lock = runtime::FileLock::Acquire(cluster::LockPath(folder));
+  if (!lock.ok()) return;  // another `up` was quicker, and the folder is its own
   if (std::filesystem::exists(cluster::SupervisorPath(folder), ignored)) return;
   for (const std::string& path : {folder + "/logs/supervisor.log", folder + "/logs",
                                   folder + "/format.json", cluster::LockPath(folder), folder}) {
@@ -194,10 +197,11 @@ int AlreadyRuns(const Common& common, const std::string& folder) {
   const auto address = cluster::OrchestratorAddressOf(folder);
   const std::string pid =
       supervisor.ok() ? ", pid " + std::to_string((*supervisor)["pid"].get<int64_t>()) : "";
+  const std::string word = cluster::ShellWord(common.data);
   std::cerr << "titanctl: a cluster runs in " << folder << " already (orchestrator "
             << (address.ok() ? *address : "starting") << pid
-            << ")\nfix: look at it with: titanctl status --data " << common.data
-            << "; end it with: titanctl down --data " << common.data
+            << ")\nfix: look at it with: titanctl status --data " << word
+            << "; end it with: titanctl down --data " << word
             << "; or choose another folder with --data" << std::endl;
   if (supervisor.ok()) {
     if (const std::string note = ProgramsChanged(*supervisor, common.data); !note.empty()) {

@@ -32,7 +32,7 @@ inline constexpr ExitCode kExitCodes[] = {
     {kExitJobCancelled, "the job was CANCELLED"},
     {kExitUnreachable, "no cluster runs there, or it does not answer"},
     {kExitInUse, "a cluster runs in this data folder already"},
-    {kExitNoSuchThing, "no such job, step, group, version, daemon or metric"},
+    {kExitNoSuchThing, "no such job, step, group, version, model, daemon or metric"},
     {kExitDetached, "detached or interrupted by Ctrl-C"},
 };
 

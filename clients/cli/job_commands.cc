@@ -32,7 +32,8 @@ using orchestrator::v1::Job;
 
 std::string ComeBack(const Common& common, const std::string& job_id) {
   return "titanctl watch " + job_id +
-         (common.address.empty() ? " --data " + common.data : " --address " + common.address);
+         (common.address.empty() ? " --data " + cluster::ShellWord(common.data)
+                                 : " --address " + cluster::ShellWord(common.address));
 }
 
 // `signal` is made before the first thread of the client, so that Ctrl-C always reaches it.

@@ -27,7 +27,7 @@ int ShowRollouts(const Common& common, const std::string& job_id, const RolloutO
       return Fail(InvalidArgument("--group " + text +
                                   ": is no group id; wants one as `titanctl rollouts " + job_id +
                                   "` prints it, 0x and up to 16 hex digits, for example "
-                                  "0x0000000001000000"));
+                                  "0x0000000001000000, or with -o json, in decimal digits"));
     }
     request.add_group_ids(id);
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "clients/cluster/terminal.h"
 #include "core/base/nearest_name.h"
 
 namespace titan::cli {
@@ -87,7 +88,7 @@ Status NoSuchMetric(const std::string& wanted, const std::vector<std::string>& n
   }
   return NotFound("no metric has '" + wanted + "' in its name; " +
                   (nearest.empty() ? "" : "did you mean '" + nearest + "'? ") +
-                  "see them all with: titanctl metrics --data " + data);
+                  "see them all with: titanctl metrics --data " + cluster::ShellWord(data));
 }
 
 std::string FormatLabels(const std::map<std::string, std::string>& labels) {

@@ -7,11 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -19,6 +17,7 @@
 
 #include "clients/cluster/cluster_config.h"
 #include "clients/cluster/preflight.h"
+#include "clients/cluster/terminal.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
 #include "core/runtime/files.h"
@@ -49,18 +48,6 @@ std::string OwnerOf(const std::string& path) {
   const passwd* user = getpwuid(info.st_uid);
   return "user " +
          (user != nullptr ? "'" + std::string(user->pw_name) + "'" : std::to_string(info.st_uid));
-}
-
-// One word of a shell's command line.
-std::string ShellWord(const std::string& text) {
-  constexpr std::string_view kPlain = "-_./+=:,@%";
-  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [&](unsigned char c) {
-    return std::isalnum(c) != 0 || kPlain.find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 }  // namespace
@@ -196,7 +183,9 @@ struct Cluster::Impl {
       }
       json["processes"].push_back(std::move(row));
     }
-    WriteOrLog(SupervisorPath(folder), json.dump(2) + "\n");
+    // A path need not be UTF-8, which would be no reason to end.
+    WriteOrLog(SupervisorPath(folder),
+               json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }
 
   void WriteEndpointsFile() {
@@ -440,8 +429,8 @@ StatusOr<std::unique_ptr<Cluster>> Cluster::Start(ClusterOptions options,
     if (lock.status().code() != StatusCode::kFailedPrecondition) return lock.status();
     return FailedPrecondition(
         "folder '" + impl->folder +
-        "' is in use by a running cluster; end it with: titanctl down --data " + impl->folder +
-        ", or choose another folder");
+        "' is in use by a running cluster; end it with: titanctl down --data " +
+        ShellWord(impl->folder) + ", or choose another folder");
   }
   impl->lock = *std::move(lock);
   TITAN_RETURN_IF_ERROR(Preflight(impl->options.config, impl->options.origins));

@@ -2,6 +2,7 @@
 #include "clients/cluster/peer_status.h"
 
 #include "clients/cluster/cluster.h"
+#include "clients/cluster/terminal.h"
 #include "services/rpc/status_convert.h"
 
 namespace titan::cluster {
@@ -18,7 +19,7 @@ Status FromPeer(const grpc::Status& status, const std::string& daemon, const std
 }
 
 std::string FixOfGone(const std::string& data_folder) {
-  return "see what runs with: titanctl status --data " + data_folder +
+  return "see what runs with: titanctl status --data " + ShellWord(data_folder) +
          "; start the cluster anew with: " + RestartCommand(data_folder);
 }
 

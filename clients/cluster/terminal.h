@@ -48,6 +48,9 @@ size_t VisibleWidth(std::string_view text);
 std::string Printable(std::string_view text);
 // The same for a name or a reason, which has one line: newline and tab become \n and \t.
 std::string PrintableLine(std::string_view text);
+// One word of a shell's command line: as it stands when it is plain, quoted otherwise. Of texts
+// that tell people what to run.
+std::string ShellWord(std::string_view text);
 // Columns padded to their widest cell, two spaces between; the first row is the head. Cells are
 // shown as PrintableLine. A row that is wider than the terminal loses the end of its last cell,
 // which then ends in "..."; eight columns of it stay in any case.

@@ -77,6 +77,10 @@ TEST_F(CliTest, AJobOnUploadedDataFromSubmitToReport) {
   EXPECT_EQ(Json("data list")["data"].size(), 1u) << output_;
 
   const std::string job = "submit " + Path("job.json") + " --set data.id=" + id;
+  EXPECT_EQ(Titanctl(job + " --set model.max_sequence_tokens=17"), 2);  // a line's fault
+  EXPECT_NE(errors_.find("--set data.id=" + id + ": data.id: data " + id + ":1: prompt: has "),
+            std::string::npos)
+      << errors_;
   ASSERT_EQ(Titanctl(job + " --check"), 0) << errors_;
   EXPECT_NE(output_.find("48 rows, the longest prompt has"), std::string::npos) << output_;
   const json resolved = Json(job + " --print_config");

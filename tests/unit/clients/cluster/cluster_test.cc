@@ -6,18 +6,22 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include <nlohmann/json.hpp>
 
 #include "clients/cluster/cluster_config.h"
 #include "clients/cluster/job_client.h"
+#include "clients/cluster/peer_status.h"
 #include "clients/cluster/progress.h"
+#include "clients/cluster/terminal.h"
 #include "core/runtime/files.h"
 #include "core/runtime/log.h"
 
@@ -349,6 +353,45 @@ TEST(ProgressTest, DifferenceThatIsNotANumberIsNotHidden) {
     progress.OnEvent(event);
   }
   EXPECT_NE(progress.parity().logprob_difference_max(), 0);
+}
+
+// What a shell makes of a line: its words, each with an end.
+std::vector<std::string> WordsOf(const std::string& line) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
+      popen(("set -- " + line + "; printf '%s\\0' \"$@\"").c_str(), "r"), pclose);
+  std::string text;
+  char buffer[4096];
+  while (const size_t n = fread(buffer, 1, sizeof(buffer), pipe.get())) text.append(buffer, n);
+  std::vector<std::string> words;
+  for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) {
+    words.emplace_back(text.c_str() + at);
+  }
+  return words;
+}
+
+TEST_F(ClusterTest, TheCommandThatStartsItSurvivesAShell) {
+  EXPECT_EQ(UpCommand("run"), "titanctl up --data run");  // nothing was ever started there
+  const std::string data = folder_ + "/it's a \"run\" $HOME `x` *;\n~";
+  std::filesystem::create_directories(data);
+  for (const char* no_options : {"", "{", "[]", R"({"pid": 1})", R"({"up_options": "--config"})"}) {
+    std::ofstream(SupervisorPath(data)) << no_options;
+    EXPECT_EQ(WordsOf(UpCommand(data)),
+              (std::vector<std::string>{"titanctl", "up", "--data", data}))
+        << no_options;
+  }
+  const std::vector<std::string> options = {"--config", "/a b/c'd.json", "--generators", "2", ""};
+  std::ofstream(SupervisorPath(data)) << nlohmann::json({{"up_options", options}}).dump();
+  std::vector<std::string> up = {"titanctl", "up", "--data", data};
+  up.insert(up.end(), options.begin(), options.end());
+  EXPECT_EQ(WordsOf(UpCommand(data)), up);
+  const std::string restart = RestartCommand(data),
+                    down = "titanctl down --data " + ShellWord(data);
+  EXPECT_EQ(restart, down + " && " + UpCommand(data));
+  EXPECT_EQ(WordsOf(down), (std::vector<std::string>{"titanctl", "down", "--data", data}));
+  EXPECT_NE(FixOfGone(data).find("titanctl status --data " + ShellWord(data) + ";"),
+            std::string::npos);
+  const auto address = OrchestratorAddressOf(data);
+  EXPECT_NE(MessageOf(address.status()).find(UpCommand(data)), std::string::npos);
 }
 
 TEST(TerminalTest, TextsForPeople) {

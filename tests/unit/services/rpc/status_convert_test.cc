@@ -32,6 +32,9 @@ TEST(StatusConvertTest, WhatGrpcSaysOfConnectionsIsPutIntoWords) {
             "nothing listens at its address");
   EXPECT_EQ(said(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"),
             "no answer came in time");
+  EXPECT_EQ(said(grpc::StatusCode::CANCELLED, "CANCELLED"), "the call was cancelled");
+  EXPECT_EQ(FromGrpc(grpc::Status(grpc::StatusCode::CANCELLED, "CANCELLED")).code(),
+            StatusCode::kCancelled);
   // What a peer says stays.
   EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE, "the disk is slow"), "the disk is slow");
   EXPECT_EQ(said(grpc::StatusCode::INTERNAL, "Socket closed"), "Socket closed");
