@@ -31,7 +31,7 @@ using transport::RmaWindow;
 using transport::RmaWindowKey;
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kSlotBytes = size_t{16} << 20;
+constexpr size_t kSlotBytes = size_t{8} << 20;
 constexpr milliseconds kLong{20'000};
 
 uint64_t WordAt(uint64_t version, uint64_t index) {
