@@ -131,13 +131,13 @@ function(titan_test name)
     set(labels long)
   endif()
   # The targets asan_tests and tsan_tests are what the test presets run: unit and golden tests, LibTorch's
-  # own aside; under ThreadSanitizer unit tests that link no gRPC and no LibTorch, whose libraries are not
-  # instrumented.
+  # own aside; under ThreadSanitizer unit tests that link no gRPC and no LibTorch and call no UCX, whose
+  # libraries are not instrumented.
   if(labels MATCHES "unit|golden" AND NOT "core/model/torch" IN_LIST T_USES)
     set_property(GLOBAL APPEND PROPERTY TITAN_ASAN_TESTS ${name})
   endif()
   list(FILTER closure INCLUDE REGEX "^(services|clients)/|^core/model/torch$")
-  if(labels MATCHES "unit" AND NOT closure)
+  if(labels MATCHES "unit" AND NOT closure AND NOT "core/transport" IN_LIST T_USES)
     set_property(GLOBAL APPEND PROPERTY TITAN_TSAN_TESTS ${name})
     list(APPEND labels tsan)
   endif()
