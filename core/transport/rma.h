@@ -5,7 +5,7 @@
 //
 // What a window's key opens is not guarded by anybody: a reader with an old key may get another
 // version's bytes as a success. Whoever reads a slot therefore confirms its header afterwards
-// (weightstore/remote_slot.h) and hashes what it got.
+// (weightstore/transport/rma_transport.h) and hashes what it got.
 //
 // All objects are thread-safe. Calls block until they are done or their deadline is over; the work
 // is done by one thread of the domain, which sleeps when there is none.

@@ -12,7 +12,3 @@ titan_test(weightstore_daemon_test LABEL integration TIMEOUT 120
   SOURCES integration/weightstore_daemon_test.cc
   USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
   DEPENDS titan-weightstore)
-# Host processes over UCX's shared memory.
-titan_test(weightstore_remote_slot_test LABEL unit TIMEOUT 120
-  SOURCES unit/weightstore/remote_slot_test.cc
-  USES core/base core/transport weightstore/client weightstore)
