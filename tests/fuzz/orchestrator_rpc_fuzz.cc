@@ -38,6 +38,7 @@
 #include "services/orchestrator/daemon.h"
 #include "tests/fuzz/message_mutator.h"
 #include "tests/fuzz/scratch_folder.h"
+#include "tests/fuzz/told_error.h"
 #include "tests/support/tiny_model_folder.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
 
@@ -190,24 +191,15 @@ void Expect(const Status& status, const char* method) {
     default:
       Refuse(std::string(method) + " ends with " + status.ToString());
   }
-  const grpc::Status told = rpc::ToGrpc(status);
-  if (told.ok()) return;
-  if (told.error_message().empty()) Refuse(std::string(method) + ": an error without words");
-  // Trailing metadata of more than 8 KiB reaches no client.
-  if (told.error_message().size() + told.error_details().size() > 7000) {
-    Refuse(std::string(method) + ": an error of " + std::to_string(told.error_message().size()) +
-           " + " + std::to_string(told.error_details().size()) +
-           " bytes: " + told.error_message().substr(0, 200));
-  }
+  const std::string fault = fuzz::UnreadableError(status);
+  if (!fault.empty()) Refuse(std::string(method) + ": " + fault);
 }
 
 template <typename Response>
 void Expect(const StatusOr<Response>& response, const char* method) {
   Expect(response.status(), method);
-  if (response.ok() && response->ByteSizeLong() > (4u << 20)) {
-    Refuse(std::string(method) + ": a reply of " + std::to_string(response->ByteSizeLong()) +
-           " bytes");
-  }
+  const std::string fault = fuzz::UnreadableAnswer(response);
+  if (!fault.empty()) Refuse(std::string(method) + ": " + fault);
 }
 
 // Plays gRPC's part for a handler that writes a stream; the caller goes away when nothing comes for

@@ -33,6 +33,7 @@
 #include "services/weightstore/weightstore_service.h"
 #include "tests/fuzz/message_mutator.h"
 #include "tests/fuzz/scratch_folder.h"
+#include "tests/fuzz/told_error.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/client/weights_digest.h"
 
@@ -181,24 +182,15 @@ void Expect(const Status& status, const char* method) {
     default:
       break;
   }
-  const grpc::Status told = rpc::ToGrpc(status);
-  if (told.ok()) return;
-  if (told.error_message().empty()) Refuse(std::string(method) + ": an error without words");
-  // Trailing metadata of more than 8 KiB reaches no client.
-  if (told.error_message().size() + told.error_details().size() > 7000) {
-    Refuse(std::string(method) + ": an error of " + std::to_string(told.error_message().size()) +
-           " + " + std::to_string(told.error_details().size()) +
-           " bytes: " + told.error_message().substr(0, 200));
-  }
+  const std::string fault = fuzz::UnreadableError(status);
+  if (!fault.empty()) Refuse(std::string(method) + ": " + fault);
 }
 
 template <typename Response>
 void Expect(const StatusOr<Response>& response, const char* method) {
   Expect(response.status(), method);
-  if (response.ok() && response->ByteSizeLong() > (4u << 20)) {
-    Refuse(std::string(method) + ": a reply of " + std::to_string(response->ByteSizeLong()) +
-           " bytes");
-  }
+  const std::string fault = fuzz::UnreadableAnswer(response);
+  if (!fault.empty()) Refuse(std::string(method) + ": " + fault);
 }
 
 template <typename Request>
