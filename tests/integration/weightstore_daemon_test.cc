@@ -4,24 +4,19 @@
 // socket, refuses what it must with a reason, ends gracefully on SIGTERM and keeps its records over
 // SIGKILL. Method: the real program in a temporary folder; the client library and the gRPC leader
 // in this process.
+#include "tests/support/weightstore_daemon.h"
+
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
+#include <mutex>
 #include <thread>
 
-#include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/io_context.hpp>
-
-#include "core/runtime/endpoint.h"
-#include "services/rpc/channel.h"
 #include "services/weightstore_client/convert.h"
-#include "services/weightstore_client/grpc_leader.h"
-#include "tests/support/weightstore.h"
-#include "weightstore/client/publisher.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
 #include "weightstore/client/weights_digest.h"
@@ -34,89 +29,7 @@ using testing::Fill;
 using testing::NumberIn;
 using testing::SmallManifest;
 
-class DaemonTest : public ::testing::Test {
- protected:
-  DaemonTest() : work_(boost::asio::make_work_guard(io_)), client_(io_.get_executor()) {
-    thread_ = std::thread([this] { io_.run(); });
-    std::string pattern = (std::filesystem::temp_directory_path() / "titan_wsd_XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-    Start();
-  }
-  ~DaemonTest() override {
-    if (pid_ > 0) End(SIGKILL);
-    client_.CancelAll();
-    client_.WaitIdle(milliseconds(5000));
-    work_.reset();
-    thread_.join();
-    std::filesystem::remove_all(folder_);
-  }
-
-  void Start() {
-    std::ofstream(folder_ + "/config.json")
-        << R"({"daemon": {"data_folder": ")" << folder_ << R"("}, "memory_limit_bytes": 67108864)"
-        << more_config_ << "}";
-    std::filesystem::remove(runtime::EndpointPath(folder_, "weightstore"));
-    pid_ = fork();
-    if (pid_ == 0) {
-      const std::string program = std::string(TITAN_BINARY_DIR) + "/bin/titan-weightstore";
-      const std::string config = folder_ + "/config.json";
-      const std::string log = folder_ + "/log";
-      (void)!freopen(log.c_str(), "a", stderr);
-      execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
-      _exit(127);
-    }
-    StatusOr<runtime::Endpoint> endpoint = NotFound("");
-    for (int i = 0; i < 20'000 && !endpoint.ok(); ++i) {
-      std::this_thread::sleep_for(milliseconds(1));
-      endpoint = runtime::ReadEndpoint(folder_, "weightstore");
-    }
-    ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-    auto leader = GrpcLeader::Create(client_, endpoint->address);
-    ASSERT_TRUE(leader.ok()) << leader.status();
-    leader_ = *std::move(leader);
-    stub_ = v1::WeightStoreService::NewStub(*rpc::MakeChannel(endpoint->address));
-  }
-  // Exit code, or the signal negated.
-  int End(int signal) {
-    kill(pid_, signal);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-
-  std::string socket_path() const { return folder_ + "/ws.sock"; }
-
-  StatusOr<std::unique_ptr<Publisher>> Register(uint32_t max_age = 1,
-                                                Manifest manifest = SmallManifest()) {
-    return Publisher::Register(*leader_, {.socket_path = socket_path(),
-                                          .run_id = "run",
-                                          .request_id = "r" + std::to_string(++requests_),
-                                          .manifest = std::move(manifest),
-                                          .max_age = max_age});
-  }
-  Hash128 Publish(Publisher& publisher, uint64_t version) {
-    const auto begun = publisher.Begin(version, milliseconds(2000));
-    EXPECT_TRUE(begun.ok()) << begun.status();
-    Fill(begun->bytes, version);
-    const auto digest = publisher.Finish();
-    EXPECT_TRUE(digest.ok()) << digest.status();
-    const auto committed = publisher.Commit("plan", version);
-    EXPECT_TRUE(committed.ok()) << committed.status();
-    return *digest;
-  }
-
-  boost::asio::io_context io_;
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-  rpc::RpcClient client_;
-  std::thread thread_;
-  std::string folder_;
-  pid_t pid_ = 0;
-  int requests_ = 0;
-  std::string more_config_;  // of the next Start
-  std::unique_ptr<GrpcLeader> leader_;
-  std::unique_ptr<v1::WeightStoreService::Stub> stub_;
-};
+using DaemonTest = testing::WeightStoreDaemonTest;
 
 TEST_F(DaemonTest, PublishesServesEvaluatesAndEnds) {
   auto publisher = Register();
@@ -415,10 +328,11 @@ TEST_F(DaemonTest, ImportedModelsSurviveSigkillAndDamageIsNamed) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(again->existed());
   EXPECT_EQ(again->model().id(), found->id);
-  EXPECT_EQ(NumBlobs(folder_), 3u);
+  EXPECT_EQ(NumBlobs(data_folder()), 3u);
 
   const std::string hex = ToHex(found->blobs[0]);
-  std::fstream file(folder_ + "/blobs/" + hex, std::ios::in | std::ios::out | std::ios::binary);
+  std::fstream file(data_folder() + "/blobs/" + hex,
+                    std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(77);
   file.put('!');
   file.close();
@@ -449,10 +363,10 @@ TEST_F(DaemonTest, AnImportThatBreaksOffLeavesNothing) {
   other.header.set_weights_digest(ToHex(Hash128{1, 2}));
   EXPECT_EQ(leader_->Import(other.header, [&] { return other.Next(); }).status().code(),
             StatusCode::kDataLoss);
-  for (int i = 0; i < 500 && NumBlobs(folder_) != 0; ++i) {
+  for (int i = 0; i < 500 && NumBlobs(data_folder()) != 0; ++i) {
     std::this_thread::sleep_for(milliseconds(10));
   }
-  EXPECT_EQ(NumBlobs(folder_), 0u);
+  EXPECT_EQ(NumBlobs(data_folder()), 0u);
   grpc::ClientContext context;
   v1::ListStoredModelsResponse listed;
   ASSERT_TRUE(stub_->ListStoredModels(&context, {}, &listed).ok());
@@ -510,7 +424,7 @@ TEST_F(DaemonTest, GarbageIsCollectedWhenAskedFor) {
   end.set_run_id("run");
   v1::EndRunResponse ended;
   ASSERT_TRUE(stub_->EndRun(&end_context, end, &ended).ok());
-  const size_t files = NumBlobs(folder_);
+  const size_t files = NumBlobs(data_folder());
   EXPECT_GT(files, 0u);
   const auto collect = [&](uint32_t keep_runs, bool dry_run) {
     grpc::ClientContext context;
@@ -527,15 +441,15 @@ TEST_F(DaemonTest, GarbageIsCollectedWhenAskedFor) {
   ASSERT_EQ(would.versions_size(), 1);
   EXPECT_EQ(would.versions(0).run_id(), "run");
   EXPECT_EQ(would.freed_bytes(), SmallManifest().slot_bytes);
-  EXPECT_EQ(NumBlobs(folder_), files);
+  EXPECT_EQ(NumBlobs(data_folder()), files);
   EXPECT_EQ(collect(0, false).freed_bytes(), would.freed_bytes());
-  EXPECT_EQ(NumBlobs(folder_), 0u);
+  EXPECT_EQ(NumBlobs(data_folder()), 0u);
   EXPECT_EQ(leader_->FindVersion("run", 0).status().code(), StatusCode::kNotFound);
 }
 
 TEST_F(DaemonTest, ARunWhoseLastVersionDoesNotFitOnDiskIsRefusedWithTheNumbers) {
   EXPECT_EQ(End(SIGTERM), 0);
-  more_config_ = ", \"disk_limit_bytes\": 10000";
+  store_.more_config = ", \"disk_limit_bytes\": 10000";
   Start();
   const Status refused = Register(1, SmallManifest(3)).status();
   EXPECT_EQ(ReasonOf(refused), kDiskLimit) << refused;

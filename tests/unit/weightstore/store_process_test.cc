@@ -5,13 +5,12 @@
 // pipes. The children use the client library alone, with leases that the test took for them.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
-#include <functional>
 #include <thread>
 
+#include "tests/support/child_process.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/weightstore_host.h"
 #include "weightstore/client/weights_digest.h"
@@ -25,55 +24,17 @@ using testing::Host;
 using testing::NumberIn;
 using testing::Publish;
 using testing::SmallManifest;
-
-// A forked process with a pipe each way. Killed at the end.
-class Child {
- public:
-  explicit Child(const std::function<void(Child&)>& body) {
-    EXPECT_EQ(pipe(to_child_), 0);
-    EXPECT_EQ(pipe(to_parent_), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      is_child_ = true;
-      body(*this);
-      _exit(0);
-    }
-  }
-  ~Child() {
-    Kill();
-    for (const int fd : {to_child_[0], to_child_[1], to_parent_[0], to_parent_[1]}) close(fd);
-  }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  void Signal(int signal) { kill(pid_, signal); }
-  void Send(uint64_t value) {
-    (void)!write(is_child_ ? to_parent_[1] : to_child_[1], &value, sizeof(value));
-  }
-  uint64_t Receive() {
-    uint64_t value = ~uint64_t{0};
-    const ssize_t size = read(is_child_ ? to_child_[0] : to_parent_[0], &value, sizeof(value));
-    if (is_child_ && size != sizeof(value)) _exit(3);
-    return value;
-  }
-
- private:
-  int to_child_[2], to_parent_[2];
-  pid_t pid_ = 0;
-  bool is_child_ = false;
-};
+using titan::testing::ChildProcess;
+using titan::testing::Eventually;
 
 // The numbers of a lease, by pipe.
-void SendLease(Child& child, const Lease& lease) {
+void SendLease(ChildProcess& child, const Lease& lease) {
   for (const uint64_t value :
        {lease.lease_id, lease.grant, lease.version, lease.digest.low, lease.digest.high}) {
     child.Send(value);
   }
 }
-Lease ReceiveLease(Child& parent) {
+Lease ReceiveLease(ChildProcess& parent) {
   Lease lease;
   lease.lease_id = parent.Receive();
   lease.grant = parent.Receive();
@@ -86,7 +47,7 @@ Lease ReceiveLease(Child& parent) {
 
 // Maps the lease that it is sent, answers with what it reads, then again whenever asked; ~0 - 1
 // when the header changed.
-void ReadForEver(Child& parent, const std::string& socket_path) {
+void ReadForEver(ChildProcess& parent, const std::string& socket_path) {
   auto slot = MappedSlot::Map(socket_path, ReceiveLease(parent));
   if (!slot.ok()) _exit(2);
   for (;;) {
@@ -96,20 +57,12 @@ void ReadForEver(Child& parent, const std::string& socket_path) {
   }
 }
 
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 2000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return false;
-}
-
 TEST(StoreProcessTest, AKilledReaderLosesItsLeaseAndTheRingMovesOn) {
   Host host;
   auto publisher = host.Register();
   for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
-  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
-  Child other([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess other([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
   SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
   EXPECT_EQ(reader.Receive(), 0u);
@@ -129,7 +82,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
   auto publisher = host.Register();
   Publish(*publisher, 0);
   struct Loop {
-    static void Run(Child& parent, const std::string& path) {
+    static void Run(ChildProcess& parent, const std::string& path) {
       for (;;) {
         auto slot = MappedSlot::Map(path, ReceiveLease(parent));
         if (!slot.ok()) _exit(2);
@@ -144,13 +97,13 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
       }
     }
   };
-  Child first([&](Child& parent) { Loop::Run(parent, host.socket_path()); });
-  Child second([&](Child& parent) { Loop::Run(parent, host.socket_path()); });
+  ChildProcess first([&](ChildProcess& parent) { Loop::Run(parent, host.socket_path()); });
+  ChildProcess second([&](ChildProcess& parent) { Loop::Run(parent, host.socket_path()); });
   std::atomic<uint64_t> newest{0};
   std::atomic<uint64_t> reads{0};
   std::atomic<bool> failed{false};
   constexpr uint64_t kVersions = titan::testing::Rounds<uint64_t>(2000, 200);
-  const auto feed = [&](Child& child, const std::string& name) {
+  const auto feed = [&](ChildProcess& child, const std::string& name) {
     while (newest < kVersions && !failed) {
       const auto lease = host.store().AcquireLease(name, "run", newest, false);
       if (!lease.ok()) continue;  // retired meanwhile
@@ -180,7 +133,7 @@ TEST(StoreProcessTest, AKilledWriterLeavesItsVersionAbortedAndThePreviousOneServ
   ASSERT_TRUE(registration.ok());
   const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
   ASSERT_TRUE(begun.ok());
-  Child writer([&](Child& parent) {
+  ChildProcess writer([&](ChildProcess& parent) {
     const uint64_t epoch = parent.Receive(), grant = parent.Receive();
     auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
     auto answer = Call(connection->get(),
@@ -218,7 +171,7 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
   publisher.reset();
   const auto registration = host.store().RegisterTrainer("r", "run", SmallManifest(), 0);
   const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
-  Child writer([&](Child& parent) {
+  ChildProcess writer([&](ChildProcess& parent) {
     const uint64_t epoch = parent.Receive(), grant = parent.Receive();
     auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
     auto answer = Call(connection->get(),
@@ -269,7 +222,7 @@ TEST(StoreProcessTest, APausedReaderThatWasFencedFindsOutOnWaking) {
   Host host;
   auto publisher = host.Register();
   Publish(*publisher, 0);
-  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
   ASSERT_EQ(reader.Receive(), 0u);
   reader.Signal(SIGSTOP);
@@ -284,8 +237,8 @@ TEST(StoreProcessTest, APausedReaderDoesNotBlockTheRingForEver) {
   Host host;
   auto publisher = host.Register();
   for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
-  Child paused([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
-  Child other([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess paused([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess other([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   SendLease(paused, *host.store().AcquireLease("generator-0", "run", 0, false));
   SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
   ASSERT_EQ(paused.Receive(), 0u);
@@ -306,7 +259,7 @@ TEST(StoreProcessTest, ReadersKeepTheirMemoryWhenTheStoreDies) {
   Host host;
   auto publisher = host.Register();
   Publish(*publisher, 0, 11);
-  Child reader([&](Child& parent) { ReadForEver(parent, host.socket_path()); });
+  ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
   ASSERT_EQ(reader.Receive(), 11u);
   host.Stop();

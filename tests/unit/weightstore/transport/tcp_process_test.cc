@@ -4,16 +4,16 @@
 // read, nothing written after a read has ended. Method: real child processes, SIGKILL and SIGSTOP.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "tests/support/child_process.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/served_slots.h"
 #include "weightstore/transport/tcp_server.h"
@@ -27,6 +27,8 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::ByteOf;
 using testing::ServedSlots;
+using titan::testing::ChildProcess;
+using titan::testing::Eventually;
 
 constexpr uint64_t kSlotBytes = 24 << 20;
 constexpr uint64_t kVersion = 4;
@@ -35,52 +37,13 @@ constexpr milliseconds kSoon{titan::testing::Rounds(2'000, 20'000)};
 
 SteadyTime In(milliseconds time) { return steady_clock::now() + time; }
 
-// A forked process that first sends its parent a number. Killed at the end.
-class Child {
- public:
-  explicit Child(const std::function<void(int to_parent)>& body) {
-    int ends[2];
-    EXPECT_EQ(pipe(ends), 0);
-    pid_ = fork();
-    if (pid_ == 0) {
-      close(ends[0]);
-      body(ends[1]);
-      _exit(0);
-    }
-    close(ends[1]);
-    EXPECT_EQ(read(ends[0], &number, sizeof(number)), static_cast<ssize_t>(sizeof(number)));
-    close(ends[0]);
-  }
-  ~Child() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  void Signal(int signal) { kill(pid_, signal); }
-  int Wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  uint64_t number = 0;
-
- private:
-  pid_t pid_ = 0;
-};
-
-void Tell(int to_parent, uint64_t number) { (void)!write(to_parent, &number, sizeof(number)); }
-
-// A process that serves a slot and does nothing else; its number is its port.
-void ServeForEver(int to_parent) {
+// A process that serves a slot, sends its port and does nothing else.
+void ServeForEver(ChildProcess& parent) {
   ServedSlots slots;
   slots.Add(kSlotBytes, kVersion);
   auto server = TcpServer::Start({}, slots);
   if (!server.ok()) _exit(2);
-  Tell(to_parent, testing::PortOf((*server)->address()));
+  parent.Send(testing::PortOf((*server)->address()));
   for (;;) pause();
 }
 
@@ -113,23 +76,16 @@ bool Whole(std::span<const std::byte> got) {
   return true;
 }
 
-bool Eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 5000; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  return false;
-}
-
 TEST(TcpProcessTest, AKilledSourceFailsTheReadAtOnceAndAnotherServes) {
-  Child other(ServeForEver);
+  ChildProcess other(ServeForEver);
+  const uint64_t other_port = other.Receive();
   const char* kills = std::getenv("TITAN_KILL_POINTS");
   const int rounds = kills != nullptr ? std::atoi(kills) : titan::testing::Rounds(10, 3);
   std::mt19937_64 random(7);
   for (int round = 0; round < rounds; ++round) {
     const auto delay = std::chrono::microseconds(random() % 15'000);
-    Child source(ServeForEver);
-    auto slot = Open(source.number, {.piece_bytes = 64 << 10});
+    ChildProcess source(ServeForEver);
+    auto slot = Open(source.Receive(), {.piece_bytes = 64 << 10});
     ASSERT_TRUE(slot.ok()) << slot.status();
     steady_clock::time_point killed;
     std::jthread killer([&] {
@@ -148,7 +104,7 @@ TEST(TcpProcessTest, AKilledSourceFailsTheReadAtOnceAndAnotherServes) {
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
     EXPECT_LT(ended - killed, kSoon);
     if (round == 0) {
-      auto from_other = Open(other.number);
+      auto from_other = Open(other_port);
       ASSERT_TRUE(from_other.ok()) << from_other.status();
       ASSERT_TRUE(ReadInto(**from_other, got).ok());
       EXPECT_TRUE(Whole(got));
@@ -157,8 +113,8 @@ TEST(TcpProcessTest, AKilledSourceFailsTheReadAtOnceAndAnotherServes) {
 }
 
 TEST(TcpProcessTest, AStoppedSourceIsGivenUpAndItsLateBytesGoNowhere) {
-  Child source(ServeForEver);
-  auto slot = Open(source.number, {.piece_bytes = 64 << 10});
+  ChildProcess source(ServeForEver);
+  auto slot = Open(source.Receive(), {.piece_bytes = 64 << 10});
   ASSERT_TRUE(slot.ok()) << slot.status();
   steady_clock::time_point stopped;
   std::jthread stopper([&] {
@@ -189,38 +145,26 @@ TEST(TcpProcessTest, AStoppedSourceIsGivenUpAndItsLateBytesGoNowhere) {
 TEST(TcpProcessTest, AKilledReaderLeavesNothingBehind) {
   ServedSlots slots;
   slots.Add(kSlotBytes, kVersion);
-  // The reader is forked before this process has threads; the port goes to it by a pipe.
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  Child reader([&](int to_parent) {
-    Tell(to_parent, 1);
-    uint64_t port;
-    if (read(ends[0], &port, sizeof(port)) != sizeof(port)) _exit(2);
-    auto slot = Open(port, {.piece_bytes = 16 << 10});
+  // Forked before this process has threads; the port comes by the pipe.
+  ChildProcess reader([&](ChildProcess& parent) {
+    auto slot = Open(parent.Receive(), {.piece_bytes = 16 << 10});
     if (!slot.ok()) _exit(3);
     std::vector<std::byte> got(kSlotBytes);
     for (;;) (void)ReadInto(**slot, got);
   });
   auto server = TcpServer::Start({}, slots);
   ASSERT_TRUE(server.ok());
-  Tell(ends[1], testing::PortOf((*server)->address()));
+  reader.Send(testing::PortOf((*server)->address()));
   EXPECT_TRUE(Eventually([&] { return (*server)->Stats().answers > 100; }));
   reader.Kill();
   EXPECT_TRUE(Eventually([&] { return (*server)->Stats().connections == 0; }));
-  close(ends[0]);
-  close(ends[1]);
 }
 
 TEST(TcpProcessTest, AStoppedReaderIsDroppedAndWhatItReadsAfterItsLeaseIsRefused) {
   ServedSlots slots;
   slots.Add(kSlotBytes, kVersion);
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  Child reader([&](int to_parent) {
-    Tell(to_parent, 1);
-    uint64_t port;
-    if (read(ends[0], &port, sizeof(port)) != sizeof(port)) _exit(2);
-    auto slot = Open(port, {.piece_bytes = 16 << 10});
+  ChildProcess reader([&](ChildProcess& parent) {
+    auto slot = Open(parent.Receive(), {.piece_bytes = 16 << 10});
     if (!slot.ok()) _exit(3);
     std::vector<std::byte> got(kSlotBytes);
     Status status = OkStatus();
@@ -233,7 +177,7 @@ TEST(TcpProcessTest, AStoppedReaderIsDroppedAndWhatItReadsAfterItsLeaseIsRefused
   });
   auto server = TcpServer::Start({.send_timeout = milliseconds(200)}, slots);
   ASSERT_TRUE(server.ok());
-  Tell(ends[1], testing::PortOf((*server)->address()));
+  reader.Send(testing::PortOf((*server)->address()));
   EXPECT_TRUE(Eventually([&] { return (*server)->Stats().answers > 100; }));
   reader.Signal(SIGSTOP);
   // Its lease ends and the slot is reused while it does not look.
@@ -242,8 +186,6 @@ TEST(TcpProcessTest, AStoppedReaderIsDroppedAndWhatItReadsAfterItsLeaseIsRefused
   reader.Signal(SIGCONT);
   EXPECT_EQ(reader.Wait(), 0);
   EXPECT_TRUE(Eventually([&] { return (*server)->Stats().connections == 0; }));
-  close(ends[0]);
-  close(ends[1]);
 }
 
 // A reader that stops taking bytes in the middle of an answer does not keep its connection.
