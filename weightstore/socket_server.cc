@@ -12,7 +12,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/base/check.h"
 
@@ -47,6 +50,38 @@ bool IsSameUser(int socket) {
   socklen_t size = sizeof(peer);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
   return peer.uid == ::geteuid() || peer.uid == 0;
+}
+
+// Of a request, of a later protocol's too.
+constexpr size_t kMaxRequestBytes = 512;
+
+// FailedPrecondition: a request of another protocol of ours, "TWS" and a digit.
+Status OtherProtocol(std::string_view bytes) {
+  const std::string_view own(reinterpret_cast<const char*>(&kSocketMagic), sizeof(kSocketMagic));
+  if (bytes.size() < own.size() || bytes.substr(0, 3) != own.substr(0, 3)) return OkStatus();
+  const char protocol = bytes[3];
+  if (protocol == own[3] || protocol < '0' || protocol > '9') return OkStatus();
+  return FailedPrecondition(std::string("the weight store's socket: the client speaks protocol ") +
+                            protocol + ", this daemon speaks " + own[3] +
+                            "; run programs of one release");
+}
+
+// A peer that does not read its replies is cut off (false).
+bool Reply(int socket, const StatusOr<SlotDescriptors>& result) {
+  SocketReply reply;
+  std::vector<int> fds;
+  if (result.ok()) {
+    reply.slot_id = result->slot_id;
+    reply.slot_bytes = result->slot_bytes;
+    reply.num_fds = static_cast<uint32_t>(result->fds.size());
+    for (const UniqueFd& fd : result->fds) fds.push_back(fd.get());
+  } else {
+    const std::string message = MessageOf(result.status());
+    reply.code = static_cast<int32_t>(result.status().code());
+    reply.message_bytes = static_cast<uint32_t>(std::min(message.size(), sizeof(reply.message)));
+    std::memcpy(reply.message, message.data(), reply.message_bytes);
+  }
+  return SendPacket(socket, &reply, sizeof(reply), fds).ok();
 }
 
 }  // namespace
@@ -129,10 +164,13 @@ void SocketServer::Accept() {
 }
 
 bool SocketServer::Answer(uint64_t connection, int socket) {
-  const StatusOr<Packet> packet = ReceivePacket(socket, sizeof(SocketRequest));
+  const StatusOr<Packet> packet = ReceivePacket(socket, kMaxRequestBytes);
   if (!packet.ok()) return packet.status().code() == StatusCode::kDeadlineExceeded;
+  if (!packet->fds.empty()) return false;
+  const Status other = OtherProtocol(packet->bytes);
+  if (!other.ok()) return Reply(socket, other);
   SocketRequest request;
-  if (packet->bytes.size() != sizeof(request) || !packet->fds.empty()) return false;
+  if (packet->bytes.size() != sizeof(request)) return false;
   std::memcpy(&request, packet->bytes.data(), sizeof(request));
   if (request.magic != kSocketMagic) return false;
   StatusOr<SlotDescriptors> result = InvalidArgument("no such request");
@@ -153,21 +191,7 @@ bool SocketServer::Answer(uint64_t connection, int socket) {
       break;
     }
   }
-  SocketReply reply;
-  std::vector<int> fds;
-  if (result.ok()) {
-    reply.slot_id = result->slot_id;
-    reply.slot_bytes = result->slot_bytes;
-    reply.num_fds = static_cast<uint32_t>(result->fds.size());
-    for (const UniqueFd& fd : result->fds) fds.push_back(fd.get());
-  } else {
-    const std::string message = MessageOf(result.status());
-    reply.code = static_cast<int32_t>(result.status().code());
-    reply.message_bytes = static_cast<uint32_t>(std::min(message.size(), sizeof(reply.message)));
-    std::memcpy(reply.message, message.data(), reply.message_bytes);
-  }
-  // A peer that does not read its replies is cut off.
-  return SendPacket(socket, &reply, sizeof(reply), fds).ok();
+  return Reply(socket, result);
 }
 
 }  // namespace titan::weightstore

@@ -2,10 +2,13 @@
 #include "core/storage/rocksdb_store.h"
 
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/options.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <cstdarg>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -25,6 +28,15 @@ Status FromRocksDb(const rocksdb::Status& status, std::string_view what) {
   return Unavailable(message);
 }
 
+// RocksDB keeps a log of its own beside the data, and where its library was built with assertions
+// the second line that finds no room on the disk ends the process. What matters is in the Status of
+// a call.
+class NoLog final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char* /*format*/, va_list /*arguments*/) override {}
+};
+
 rocksdb::Options OptionsOfStore() {
   rocksdb::Options options;
   options.create_if_missing = true;
@@ -35,8 +47,7 @@ rocksdb::Options OptionsOfStore() {
   options.compression = rocksdb::kNoCompression;  // small records
   options.write_buffer_size = 8u << 20;
   options.max_background_jobs = 2;
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = 1u << 20;
+  options.info_log = std::make_shared<NoLog>();
   options.max_open_files = 64;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
