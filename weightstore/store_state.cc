@@ -117,26 +117,32 @@ void StoreState::SetState(Version& version, VersionState state) {
   effects_.versions_changed = true;
 }
 
-void StoreState::RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest) {
-  Slot& slot = slots_.at(slot_id);
-  slot.grant = NextNumber();
-  effects_.headers.push_back({slot_id, version, slot.grant, digest});
+void StoreState::Command(const std::string& host, HostCommand command) {
+  effects_.commands.emplace_back(host, std::move(command));
 }
 
-void StoreState::DropSlot(uint64_t slot_id) {
+void StoreState::RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest,
+                            bool open_for_writing) {
+  Slot& slot = slots_.at(slot_id);
+  slot.grant = NextNumber();
+  Command(slot.host, WriteHeader{{slot_id, version, slot.grant, digest}, open_for_writing});
+}
+
+void StoreState::RemoveSlot(uint64_t slot_id) {
   // A writer or reader that still maps the memory finds another grant number in its header.
   EndLeasesOf(slot_id);
   RaiseGrant(slot_id, 0, {});
+  Command(slots_.at(slot_id).host, DropSlot{slot_id});
   slots_.erase(slot_id);
-  effects_.dropped_slots.push_back(slot_id);
+  effects_.slots_changed = true;  // whoever waits for it learns why
 }
 
 void StoreState::ReleaseSlot(Run& run, Version& version) {
   const uint64_t slot_id = std::exchange(version.slot_id, 0);
   Slot& slot = slots_.at(slot_id);
   slot.version.reset();
-  effects_.slots_freed = true;
-  if (!run.writer_alive || slot.epoch != run.record.trainer_epoch) DropSlot(slot_id);
+  effects_.slots_changed = true;
+  if (!run.writer_alive || slot.epoch != run.record.trainer_epoch) RemoveSlot(slot_id);
 }
 
 void StoreState::AbortInProgress(Run& run) {
@@ -144,6 +150,7 @@ void StoreState::AbortInProgress(Run& run) {
   Version& version = run.versions.at(*run.in_progress);
   SetState(version, version.record.has_value() ? VersionState::kLost : VersionState::kAborted);
   version.verifying = false;
+  RaiseGrant(version.slot_id, 0, {});  // its writer has no business there any more
   ReleaseSlot(run, version);
   run.in_progress.reset();
 }
@@ -154,7 +161,11 @@ bool StoreState::IsLeased(uint64_t slot_id) const {
 }
 
 void StoreState::EndLeasesOf(uint64_t slot_id) {
-  std::erase_if(leases_, [&](const auto& entry) { return entry.second.slot_id == slot_id; });
+  std::erase_if(leases_, [&](const auto& entry) {
+    if (entry.second.slot_id != slot_id) return false;
+    Command(slots_.at(slot_id).host, EndLease{entry.first});
+    return true;
+  });
 }
 
 Effects StoreState::TakeEffects() { return std::exchange(effects_, {}); }
@@ -214,8 +225,9 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
     if (entry.verifying) return FailedPrecondition(Named(run_id, version) + " is being verified");
     if (entry.state == VersionState::kSealed) {
       SetState(entry, VersionState::kOpen);
-      RaiseGrant(entry.slot_id, version, {});
+      RaiseGrant(entry.slot_id, version, {}, /*open_for_writing=*/true);
     }
+    outcome.slot_id = entry.slot_id;
     outcome.grant = slots_.at(entry.slot_id).grant;
     return outcome;
   }
@@ -240,6 +252,11 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
     outcome.kind = BeginOutcome::Kind::kBeingMade;
     outcome.blockers = std::to_string(being_made) + " slots of run " + run_id +
                        " are being made, the others are in use";
+    for (const auto& [slot_id, slot] : slots_) {
+      if (slot.run_id != run_id || slot.epoch != epoch || slot.made) continue;
+      Command(slot.host, HurrySlots{});
+      break;
+    }
     return outcome;
   }
   if (!free.has_value()) {
@@ -262,9 +279,10 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
   SetState(entry, VersionState::kOpen);
   entry.slot_id = *free;
   slots_.at(*free).version = version;
-  RaiseGrant(*free, version, {});
+  RaiseGrant(*free, version, {}, /*open_for_writing=*/true);
   run->in_progress = version;
   run->newest_opened = version;
+  outcome.slot_id = *free;
   outcome.grant = slots_.at(*free).grant;
   return outcome;
 }
@@ -308,32 +326,11 @@ std::string StoreState::DescribeBlockers(const std::string& run_id, const Run& r
   return text;
 }
 
-StatusOr<StoreState::WriterSlot> StoreState::FindWriterSlot(uint64_t epoch, uint64_t grant) const {
-  for (const auto& [slot_id, slot] : slots_) {
-    if (slot.grant != grant || slot.epoch == 0 || slot.epoch != epoch) continue;
-    const Run& run = runs_.at(slot.run_id);
-    if (run.record.trainer_epoch == epoch && run.in_progress.has_value() &&
-        slot.version == run.in_progress &&
-        run.versions.at(*run.in_progress).state == VersionState::kOpen) {
-      return WriterSlot{slot.run_id, slot_id, slot.writer_mapped};
-    }
-  }
-  return Aborted("grant " + std::to_string(grant) + " of epoch " + std::to_string(epoch) +
-                 " opens no slot: it is stale");
-}
-
-Status StoreState::WriterHasMapped(uint64_t slot_id, uint64_t grant) {
-  const auto found = slots_.find(slot_id);
-  if (found == slots_.end() || found->second.grant != grant) {
-    return Aborted("grant " + std::to_string(grant) + " opens no slot: it is stale");
-  }
-  found->second.writer_mapped = true;
-  return OkStatus();
-}
-
-StatusOr<std::optional<uint64_t>> StoreState::StartVerify(const std::string& run_id, uint64_t epoch,
-                                                          uint64_t version, uint64_t grant,
-                                                          const Hash128& writers) {
+StatusOr<std::optional<StoreState::SlotToVerify>> StoreState::StartVerify(const std::string& run_id,
+                                                                          uint64_t epoch,
+                                                                          uint64_t version,
+                                                                          uint64_t grant,
+                                                                          const Hash128& writers) {
   TITAN_ASSIGN_OR_RETURN(Version * entry, FindInProgress(run_id, epoch, version));
   const Slot& slot = slots_.at(entry->slot_id);
   if (slot.grant != grant) {
@@ -345,31 +342,30 @@ StatusOr<std::optional<uint64_t>> StoreState::StartVerify(const std::string& run
       return FailedPrecondition(Named(run_id, version) + " is sealed with digest " +
                                 ToHex(entry->digest));
     }
-    return std::optional<uint64_t>();
-  }
-  if (!slot.writer_mapped) {
-    return FailedPrecondition(Named(run_id, version) + ": its slot was never mapped for writing");
+    return std::optional<SlotToVerify>();
   }
   entry->verifying = true;
-  return std::optional<uint64_t>(entry->slot_id);
+  return std::optional<SlotToVerify>({slot.host, entry->slot_id});
 }
 
 Status StoreState::FinishVerify(const std::string& run_id, uint64_t epoch, uint64_t version,
-                                uint64_t grant, const Hash128& writers, const Hash128& read) {
+                                uint64_t grant, const Hash128& writers,
+                                const StatusOr<Hash128>& read) {
   TITAN_ASSIGN_OR_RETURN(Version * entry, FindInProgress(run_id, epoch, version));
   if (slots_.at(entry->slot_id).grant != grant || !entry->verifying) {
     return Aborted(Named(run_id, version) + " was begun again while it was verified");
   }
   entry->verifying = false;
-  if (writers != read) {
+  if (!read.ok()) return read.status();
+  if (writers != *read) {
     AbortInProgress(runs_.at(run_id));
     return WithReason(DataLoss(Named(run_id, version) + ": the writer's digest is " +
-                               ToHex(writers) + ", the slot holds " + ToHex(read)),
+                               ToHex(writers) + ", the slot holds " + ToHex(*read)),
                       kDigestMismatch);
   }
   SetState(*entry, VersionState::kSealed);
-  entry->digest = read;
-  effects_.headers.push_back({entry->slot_id, version, grant, read});
+  entry->digest = *read;
+  Command(slots_.at(entry->slot_id).host, WriteHeader{{entry->slot_id, version, grant, *read}});
   return OkStatus();
 }
 

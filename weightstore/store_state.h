@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a weight store decides: versions, slots, leases, epochs. No I/O, no clock, no threads: the
-// caller passes the time, carries out the Effects and writes records, so that a test can drive
-// every interleaving.
+// What a weight store's leader decides: versions, slots, leases, epochs. No I/O, no clock, no
+// threads: the caller passes the time, has the Effects carried out and writes records, so that a
+// test can drive every interleaving.
 //
 //              Begin            PutDone verified      Commit recorded
 //   (none) ---------> OPEN ---------------> SEALED ----------------> COMMITTED --> RETIRED --> FREE
@@ -24,12 +24,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/hash.h"
 #include "core/base/status.h"
 #include "weightstore/client/manifest.h"
-#include "weightstore/client/slot_header.h"
+#include "weightstore/host_port.h"
 
 namespace titan::weightstore {
 
@@ -68,13 +69,12 @@ struct VersionInfo {
   std::vector<std::string> holders;  // workers that hold leases, in order of lease id
 };
 
-// What the caller does to memory, before it answers the request that caused it: first the headers,
-// in order, then the drops.
+// What hosts are to do, in this order, before the request that caused it is answered with something
+// that depends on it.
 struct Effects {
-  std::vector<SlotHeaderFields> headers;
-  std::vector<uint64_t> dropped_slots;
-  bool slots_freed = false;       // who waits for the ring may look again
-  bool versions_changed = false;  // ChangesSince has news
+  std::vector<std::pair<std::string, HostCommand>> commands;  // the host's name is first
+  bool slots_changed = false;                                 // who waits for a slot may look again
+  bool versions_changed = false;                              // ChangesSince has news
 };
 
 // Slots by what they hold.
@@ -110,10 +110,12 @@ class StoreState {
   Status RestoreVersion(const std::string& run_id, uint64_t version, VersionRecord record);
   void RestoreOrchestratorEpoch(uint64_t epoch) { orchestrator_epoch_ = epoch; }
 
-  // --- trainers. PlanRegistration changes nothing; the caller checks the memory and writes the
-  // run's record, then calls ApplyRegistration and makes the slots that it names. One is enough to
-  // begin with: what finds no other waits for those that are being made.
+  // --- trainers. PlanRegistration changes nothing; the caller checks the host's memory and writes
+  // the run's record, then calls ApplyRegistration, which has the slots made there in the order in
+  // which they will be needed. One is enough to begin with: what finds no other waits for those
+  // that are being made.
   struct RegistrationPlan {
+    std::string host;
     RunRecord record;              // to be written; its epoch is the new one
     uint32_t ring_slots = 0;       // to be made
     bool evaluation_slot = false;  // to be made too
@@ -121,14 +123,8 @@ class StoreState {
     uint64_t num_dropped = 0;  // slots of the run that Apply gives back
   };
   StatusOr<RegistrationPlan> PlanRegistration(const std::string& run_id, const Manifest& manifest,
-                                              uint32_t max_age) const;
-  struct SlotToMake {
-    uint64_t slot_id = 0;
-    bool evaluation = false;  // else of the ring
-  };
-  // In the order in which they will be needed.
-  std::vector<SlotToMake> ApplyRegistration(const std::string& run_id,
-                                            const RegistrationPlan& plan);
+                                              uint32_t max_age, const std::string& host) const;
+  void ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan);
   // False: the slot was dropped meanwhile, nobody wants its memory.
   bool IsBeingMade(uint64_t slot_id) const;
   bool SlotMade(uint64_t slot_id);
@@ -141,6 +137,7 @@ class StoreState {
   // --- versions
   struct BeginOutcome {
     enum class Kind { kOpened, kRecorded, kBlocked, kBeingMade } kind = Kind::kOpened;
+    uint64_t slot_id = 0;  // kOpened
     uint64_t grant = 0;    // kOpened
     Hash128 digest;        // kRecorded
     std::string blockers;  // kBlocked, kBeingMade: what is waited for; kOpened: the leases that
@@ -148,21 +145,18 @@ class StoreState {
   };
   StatusOr<BeginOutcome> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                       int64_t now_ms);
-  struct WriterSlot {
-    std::string run_id;
+  // What its host must hash now; nullopt: it has been verified with this digest before.
+  struct SlotToVerify {
+    std::string host;
     uint64_t slot_id = 0;
-    bool mapped_before = false;
   };
-  // Whom a writer's grant lets write what. Aborted: stale.
-  StatusOr<WriterSlot> FindWriterSlot(uint64_t epoch, uint64_t grant) const;
-  Status WriterHasMapped(uint64_t slot_id, uint64_t grant);
-  // The slot that the daemon must hash now; nullopt: it has been verified with this digest before.
-  StatusOr<std::optional<uint64_t>> StartVerify(const std::string& run_id, uint64_t epoch,
-                                                uint64_t version, uint64_t grant,
-                                                const Hash128& writers);
-  // SEALED when both digests agree; else ABORTED and DataLoss. Aborted: fenced meanwhile.
+  StatusOr<std::optional<SlotToVerify>> StartVerify(const std::string& run_id, uint64_t epoch,
+                                                    uint64_t version, uint64_t grant,
+                                                    const Hash128& writers);
+  // SEALED when both digests agree; else ABORTED and DataLoss. Aborted: fenced meanwhile. What the
+  // host failed with is returned and leaves the version OPEN.
   Status FinishVerify(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
-                      const Hash128& writers, const Hash128& read);
+                      const Hash128& writers, const StatusOr<Hash128>& read);
   struct CommitPlan {
     bool done = false;                      // nothing is left to do
     std::optional<VersionRecord> recorded;  // set: keep it (a LOST version comes back to life)
@@ -180,22 +174,29 @@ class StoreState {
   // --- readers
   struct LeaseGrant {
     uint64_t lease_id = 0;
+    std::string host;  // that has the slot
+    uint64_t slot_id = 0;
     uint64_t grant = 0;
+    uint64_t epoch = 0;  // of the slot's writer; 0: of the evaluation slot
     Hash128 digest;
     std::shared_ptr<const Manifest> manifest;
   };
+  // token: what the host is to ask for besides the numbers.
   StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
-                                    uint64_t version, bool evaluation, int64_t now_ms);
-  // The slot to hand out. Aborted: no such lease (any more), or another grant number.
-  StatusOr<uint64_t> MapLease(uint64_t lease_id, uint64_t grant, int64_t now_ms);
+                                    uint64_t version, bool evaluation, int64_t now_ms,
+                                    const Hash128& token = {});
+  // From here on the lease has no ttl. False: there is none.
+  bool LeaseMapped(uint64_t lease_id, int64_t now_ms);
   // False: there is none.
   bool ReleaseLease(uint64_t lease_id);
   void ExpireLeases(int64_t now_ms);
-  // Takes a committed version from its present readers; new leases get a new grant number.
-  Status FenceReaders(const std::string& run_id, uint64_t version);
+  // Takes a committed version from its present readers; new leases get a new grant number. The name
+  // of its host.
+  StatusOr<std::string> FenceReaders(const std::string& run_id, uint64_t version);
 
   // --- evaluation: plan, copy, finish.
   struct PinPlan {
+    std::string host;  // of both slots
     uint64_t from_slot = 0;
     uint64_t to_slot = 0;
     uint64_t copy_lease = 0;  // keeps from_slot until FinishPin
@@ -225,6 +226,7 @@ class StoreState {
   // The newest version that is COMMITTED; nullopt: there is none.
   struct CommittedSlot {
     uint64_t version = 0;
+    std::string host;
     uint64_t slot_id = 0;
     Hash128 digest;
   };
@@ -245,14 +247,20 @@ class StoreState {
   size_t num_leases() const { return leases_.size(); }
   size_t num_slots() const { return slots_.size(); }
   SlotCounts CountSlots() const;
+  // Memory of slots, of one host or (empty) of all.
+  struct SlotBytes {
+    uint64_t made = 0;
+    uint64_t being_made = 0;
+  };
+  SlotBytes CountBytes(const std::string& host = "") const;
 
  private:
   struct Slot {
     std::string run_id;
-    uint64_t epoch = 0;  // of the writer; 0: the daemon's own (evaluation)
+    std::string host;
+    uint64_t epoch = 0;  // of the writer; 0: the host's own (evaluation)
     uint64_t grant = 0;
     std::optional<uint64_t> version;
-    bool writer_mapped = false;
     bool made = false;  // else its memory is being made
   };
   struct Version {
@@ -300,12 +308,18 @@ class StoreState {
 
   void SetState(Version& version, VersionState state);
   VersionInfo InfoOf(const std::string& run_id, uint64_t number, const Version& version) const;
-  void RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest);
-  void DropSlot(uint64_t slot_id);
+  void Command(const std::string& host, HostCommand command);
+  void RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest,
+                  bool open_for_writing = false);
+  uint64_t AddSlot(const std::string& run_id, uint64_t epoch, const RegistrationPlan& plan,
+                   uint32_t order);
+  void RemoveSlot(uint64_t slot_id);
   // The version gives its slot back: to the ring of the living writer, else to nobody.
   void ReleaseSlot(Run& run, Version& version);
   void AbortInProgress(Run& run);
   bool IsLeased(uint64_t slot_id) const;
+  StatusOr<LeaseGrant> GrantLease(const std::string& holder, const std::string& run_id,
+                                  uint64_t version, bool evaluation, int64_t now_ms);
   void EndLeasesOf(uint64_t slot_id);
   // The oldest version that generators may still need while `beginning` is written.
   static uint64_t OldestNeeded(const Run& run, uint64_t beginning);

@@ -11,10 +11,9 @@ namespace titan::weightstore {
 
 // ---------------------------------------------------------------------------------------- readers
 
-StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& holder,
-                                                          const std::string& run_id,
-                                                          uint64_t version, bool evaluation,
-                                                          int64_t now_ms) {
+StatusOr<StoreState::LeaseGrant> StoreState::GrantLease(const std::string& holder,
+                                                        const std::string& run_id, uint64_t version,
+                                                        bool evaluation, int64_t now_ms) {
   if (holder.empty() || holder.size() > 256) {
     return InvalidArgument("holder: must have 1 to 256 bytes");
   }
@@ -45,29 +44,38 @@ StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& hol
     slot_id = entry.slot_id;
     digest = entry.digest;
   }
+  const Slot& slot = slots_.at(slot_id);
   LeaseGrant lease;
   lease.lease_id = NextNumber();
-  lease.grant = slots_.at(slot_id).grant;
+  lease.host = slot.host;
+  lease.slot_id = slot_id;
+  lease.grant = slot.grant;
+  lease.epoch = slot.epoch;
   lease.digest = digest;
   lease.manifest = run->record.manifest;
   leases_[lease.lease_id] = {holder, run_id, version, slot_id, lease.grant, false, now_ms};
   return lease;
 }
 
-StatusOr<uint64_t> StoreState::MapLease(uint64_t lease_id, uint64_t grant, int64_t now_ms) {
+StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& holder,
+                                                          const std::string& run_id,
+                                                          uint64_t version, bool evaluation,
+                                                          int64_t now_ms, const Hash128& token) {
+  TITAN_ASSIGN_OR_RETURN(LeaseGrant lease, GrantLease(holder, run_id, version, evaluation, now_ms));
+  Command(lease.host, AllowLease{.lease_id = lease.lease_id,
+                                 .slot_id = lease.slot_id,
+                                 .grant = lease.grant,
+                                 .epoch = lease.epoch,
+                                 .token = token});
+  return lease;
+}
+
+bool StoreState::LeaseMapped(uint64_t lease_id, int64_t now_ms) {
   const auto found = leases_.find(lease_id);
-  if (found == leases_.end()) {
-    return Aborted("lease " + std::to_string(lease_id) + " does not exist or has ended");
-  }
-  LeaseState& lease = found->second;
-  if (lease.grant != grant) {
-    return Aborted("lease " + std::to_string(lease_id) + ": grant " + std::to_string(grant) +
-                   " is stale");
-  }
-  if (lease.mapped) return FailedPrecondition("lease " + std::to_string(lease_id) + " is mapped");
-  lease.mapped = true;
-  lease.since_ms = now_ms;
-  return lease.slot_id;
+  if (found == leases_.end()) return false;
+  found->second.mapped = true;
+  found->second.since_ms = now_ms;
+  return true;
 }
 
 bool StoreState::ReleaseLease(uint64_t lease_id) {
@@ -75,6 +83,7 @@ bool StoreState::ReleaseLease(uint64_t lease_id) {
   if (found == leases_.end()) return false;
   const LeaseState lease = found->second;
   leases_.erase(found);
+  Command(slots_.at(lease.slot_id).host, EndLease{lease_id});
   Run& run = runs_.at(lease.run_id);
   const auto entry = run.versions.find(lease.version);
   if (entry != run.versions.end() && entry->second.state == VersionState::kRetired &&
@@ -93,7 +102,7 @@ void StoreState::ExpireLeases(int64_t now_ms) {
   for (const uint64_t lease_id : expired) ReleaseLease(lease_id);
 }
 
-Status StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
+StatusOr<std::string> StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
   TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
   const auto found = run->versions.find(version);
   if (found == run->versions.end() || (found->second.state != VersionState::kCommitted &&
@@ -101,13 +110,14 @@ Status StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
     return FailedPrecondition(Named(run_id, version) + " has no readers");
   }
   Version& entry = found->second;
+  const std::string host = slots_.at(entry.slot_id).host;
   EndLeasesOf(entry.slot_id);
   RaiseGrant(entry.slot_id, version, entry.digest);
   if (entry.state == VersionState::kRetired) {
     SetState(entry, VersionState::kFree);
     ReleaseSlot(*run, entry);
   }
-  return OkStatus();
+  return host;
 }
 
 // ------------------------------------------------------------------------------------- evaluation
@@ -132,15 +142,18 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
     case EvaluationState::kUnpinned:
       break;
   }
-  if (IsBeingMade(*evaluation.slot_id)) return PinOutcome{.being_made = true};
+  if (IsBeingMade(*evaluation.slot_id)) {
+    Command(slots_.at(*evaluation.slot_id).host, HurrySlots{});
+    return PinOutcome{.being_made = true};
+  }
   for (const auto& [lease_id, lease] : leases_) {
     if (lease.slot_id == *evaluation.slot_id) {
       return EvaluationBusy("the evaluation slot of run " + run_id + " is held by lease " +
                             std::to_string(lease_id) + " of " + lease.holder);
     }
   }
-  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source, AcquireLease(std::string(kEvaluationCopy), run_id,
-                                                               version, false, now_ms));
+  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
+                         GrantLease(std::string(kEvaluationCopy), run_id, version, false, now_ms));
   LeaseState& copying = leases_.at(source.lease_id);
   copying.mapped = true;  // no ttl: FinishPin ends it
   evaluation.state = EvaluationState::kCopying;
@@ -148,6 +161,7 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
   evaluation.digest = source.digest;
   RaiseGrant(*evaluation.slot_id, version, {});
   PinPlan plan;
+  plan.host = source.host;
   plan.from_slot = copying.slot_id;
   plan.to_slot = *evaluation.slot_id;
   plan.copy_lease = source.lease_id;
@@ -173,7 +187,8 @@ Status StoreState::FinishPin(const std::string& run_id, uint64_t version, const 
                       kDigestMismatch);
   }
   evaluation.state = EvaluationState::kPinned;
-  effects_.headers.push_back({plan.to_slot, version, plan.grant, plan.digest});
+  Command(slots_.at(plan.to_slot).host,
+          WriteHeader{{plan.to_slot, version, plan.grant, plan.digest}});
   return OkStatus();
 }
 
@@ -196,7 +211,8 @@ std::optional<StoreState::CommittedSlot> StoreState::NewestCommitted(
   for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
     const Version& version = it->second;
     if (version.state != VersionState::kCommitted || !version.record.has_value()) continue;
-    return CommittedSlot{it->first, version.slot_id, version.record->digest};
+    return CommittedSlot{it->first, slots_.at(version.slot_id).host, version.slot_id,
+                         version.record->digest};
   }
   return std::nullopt;
 }
@@ -276,6 +292,16 @@ SlotCounts StoreState::CountSlots() const {
   return counts;
 }
 
+StoreState::SlotBytes StoreState::CountBytes(const std::string& host) const {
+  SlotBytes bytes;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (!host.empty() && slot.host != host) continue;
+    (slot.made ? bytes.made : bytes.being_made) +=
+        runs_.at(slot.run_id).record.manifest->slot_bytes;
+  }
+  return bytes;
+}
+
 StatusOr<std::optional<RunRecord>> StoreState::PlanEndRun(const std::string& run_id,
                                                           uint64_t epoch) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
@@ -310,7 +336,7 @@ void StoreState::ApplyEndRun(const std::string& run_id) {
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id == run_id) rest.push_back(slot_id);
   }
-  for (const uint64_t slot_id : rest) DropSlot(slot_id);
+  for (const uint64_t slot_id : rest) RemoveSlot(slot_id);
 }
 
 }  // namespace titan::weightstore

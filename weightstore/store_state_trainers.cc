@@ -36,11 +36,13 @@ std::string DifferingField(const Manifest& recorded, const Manifest& given) {
 
 StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::string& run_id,
                                                                     const Manifest& manifest,
-                                                                    uint32_t max_age) const {
+                                                                    uint32_t max_age,
+                                                                    const std::string& host) const {
   TITAN_RETURN_IF_ERROR(CheckRunId(run_id));
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   if (max_age > 64) return InvalidArgument("max_age: must be at most 64");
   RegistrationPlan plan;
+  plan.host = host;
   plan.ring_slots = max_age + kSparesOfRing;
   plan.evaluation_slot = true;
   plan.slot_bytes = manifest.slot_bytes;
@@ -79,8 +81,19 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::s
   return plan;
 }
 
-std::vector<StoreState::SlotToMake> StoreState::ApplyRegistration(const std::string& run_id,
-                                                                  const RegistrationPlan& plan) {
+uint64_t StoreState::AddSlot(const std::string& run_id, uint64_t epoch,
+                             const RegistrationPlan& plan, uint32_t order) {
+  const uint64_t slot_id = NextNumber();
+  slots_[slot_id] = {.run_id = run_id, .host = plan.host, .epoch = epoch};
+  Command(plan.host, MakeSlot{.slot_id = slot_id,
+                              .num_bytes = plan.slot_bytes,
+                              .run_id = run_id,
+                              .epoch = epoch,
+                              .order = order});
+  return slot_id;
+}
+
+void StoreState::ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan) {
   Run& run = runs_[run_id];
   run.writer_alive = false;  // what is released from here on is dropped
   AbortInProgress(run);
@@ -93,20 +106,15 @@ std::vector<StoreState::SlotToMake> StoreState::ApplyRegistration(const std::str
     if (slot.run_id == run_id && slot.epoch != 0 && !slot.version.has_value())
       idle.push_back(slot_id);
   }
-  for (const uint64_t slot_id : idle) DropSlot(slot_id);
+  for (const uint64_t slot_id : idle) RemoveSlot(slot_id);
   RetireUnneeded(run, run.num_records, /*ring_is_full=*/true);
   run.writer_alive = true;
-  std::vector<SlotToMake> slots;
   for (uint32_t i = 0; i < plan.ring_slots; ++i) {
-    slots.push_back({.slot_id = NextNumber()});
-    slots_[slots.back().slot_id] = {.run_id = run_id, .epoch = plan.record.trainer_epoch};
+    AddSlot(run_id, plan.record.trainer_epoch, plan, i);
   }
   if (!run.evaluation.slot_id.has_value()) {
-    slots.push_back({.slot_id = NextNumber(), .evaluation = true});
-    slots_[slots.back().slot_id] = {.run_id = run_id};
-    run.evaluation.slot_id = slots.back().slot_id;
+    run.evaluation.slot_id = AddSlot(run_id, /*epoch=*/0, plan, plan.ring_slots);
   }
-  return slots;
 }
 
 bool StoreState::IsBeingMade(uint64_t slot_id) const {
@@ -117,7 +125,7 @@ bool StoreState::IsBeingMade(uint64_t slot_id) const {
 bool StoreState::SlotMade(uint64_t slot_id) {
   if (!IsBeingMade(slot_id)) return false;
   slots_.at(slot_id).made = true;
-  effects_.slots_freed = true;
+  effects_.slots_changed = true;
   return true;
 }
 
@@ -126,7 +134,6 @@ void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
   const std::string run_id = slots_.at(slot_id).run_id;
   Run& run = runs_.at(run_id);
   run.slots_failed = Annotate(why, "a slot of run " + run_id + " cannot be made");
-  effects_.slots_freed = true;
   if (run.evaluation.slot_id.has_value() && IsBeingMade(*run.evaluation.slot_id)) {
     run.evaluation = {};
   }
@@ -134,7 +141,7 @@ void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
   for (const auto& [other, slot] : slots_) {
     if (slot.run_id == run_id && !slot.made) unmade.push_back(other);
   }
-  for (const uint64_t other : unmade) DropSlot(other);
+  for (const uint64_t other : unmade) RemoveSlot(other);
 }
 
 StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
@@ -165,7 +172,7 @@ void StoreState::AbandonWriter(const std::string& run_id, uint64_t epoch) {
       idle.push_back(slot_id);
     }
   }
-  for (const uint64_t slot_id : idle) DropSlot(slot_id);
+  for (const uint64_t slot_id : idle) RemoveSlot(slot_id);
 }
 
 }  // namespace titan::weightstore

@@ -19,9 +19,10 @@
 #include "services/weightstore/memory_limit.h"
 #include "services/weightstore/watchers.h"
 #include "services/weightstore/weightstore_service.h"
+#include "weightstore/host.h"
+#include "weightstore/leader.h"
 #include "weightstore/library.h"
 #include "weightstore/socket_server.h"
-#include "weightstore/store.h"
 
 namespace titan::weightstore {
 namespace {
@@ -33,6 +34,7 @@ constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everythin
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
+constexpr const char* kThisHost = "local";
 
 constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
     {"being_made", &SlotCounts::being_made},
@@ -43,12 +45,6 @@ constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
     {"retired", &SlotCounts::retired},
     {"evaluation", &SlotCounts::evaluation},
 };
-constexpr std::pair<const char*, double PhaseSeconds::*> kPhases[] = {
-    {"make_slot", &PhaseSeconds::make_slot},
-    {"verify", &PhaseSeconds::verify},
-    {"commit", &PhaseSeconds::commit},
-    {"evaluation_copy", &PhaseSeconds::evaluation_copy},
-};
 
 class WeightStoreDaemon final : public rpc::DaemonService {
  public:
@@ -57,14 +53,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     std::unique_ptr<WeightStoreDaemon> daemon(new WeightStoreDaemon(context));
     TITAN_ASSIGN_OR_RETURN(daemon->index_,
                            storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
-    StoreOptions options;
-    options.memory_limit_bytes = config.memory_limit_bytes();
-    if (!config.has_memory_limit_bytes()) {
-      TITAN_ASSIGN_OR_RETURN(options.memory_limit_bytes, DefaultMemoryLimit());
-    }
+    LeaderOptions options;
     options.lease_ttl_ms = config.lease_ttl_ms();
-    options.threads =
-        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
     // Another start for each life: numbers of an earlier life are refused as stale.
     options.first_number = Hash64(context.incarnation) >> 2;
     auto watchers = std::make_shared<Watchers>(context.control);
@@ -72,7 +62,16 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     const Clock& clock = context.clock;
     options.unix_ms = [&clock] { return clock.UnixMs(); };
     options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
-    TITAN_ASSIGN_OR_RETURN(daemon->store_, Store::Open(*daemon->index_, std::move(options)));
+    TITAN_ASSIGN_OR_RETURN(daemon->leader_, Leader::Open(*daemon->index_, std::move(options)));
+    uint64_t memory_limit_bytes = config.memory_limit_bytes();
+    if (!config.has_memory_limit_bytes()) {
+      TITAN_ASSIGN_OR_RETURN(memory_limit_bytes, DefaultMemoryLimit());
+    }
+    HostOptions host;
+    host.threads =
+        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
+    daemon->host_ = std::make_unique<Host>(std::move(host), *daemon->leader_);
+    daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes);
     LibraryOptions library;
     library.folder = config.daemon().data_folder() + "/blobs";
     if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
@@ -80,13 +79,12 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     library.unix_ms = [&clock] { return clock.UnixMs(); };
     TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
-                           SocketServer::Start(settings::SocketPathOf(config), *daemon->store_));
+                           SocketServer::Start(settings::SocketPathOf(config), *daemon->host_));
     daemon->service_ = std::make_unique<WeightStoreGrpcService>(
-        context.server, context.blocking, context.metrics, *daemon->store_, *daemon->library_,
+        context.server, context.blocking, context.metrics, *daemon->leader_, *daemon->library_,
         std::move(watchers));
     TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
-              {"memory_limit_bytes", daemon->store_->Stats().memory_limit_bytes},
-              {"lane", "same_host_map"});
+              {"memory_limit_bytes", memory_limit_bytes}, {"lane", "same_host_map"});
     return std::unique_ptr<rpc::DaemonService>(std::move(daemon));
   }
 
@@ -101,7 +99,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   asio::awaitable<void> Drain() override {
     draining_ = true;
     timer_.cancel();
-    store_->Shutdown();
+    leader_->Shutdown();
+    host_->Shutdown();
     co_return;
   }
 
@@ -120,11 +119,14 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       slots_.push_back(metrics.AddGauge("titan_weightstore_slots", "Slots by what they hold",
                                         {{"state", state}}));
     }
-    for (const auto& [phase, total] : kPhases) {
-      seconds_.push_back(metrics.AddGauge("titan_weightstore_phase_seconds",
-                                          "Time since the start, by what it was spent on",
-                                          {{"phase", phase}}));
-    }
+    const auto phase = [&metrics](const char* name) {
+      return metrics.AddGauge("titan_weightstore_phase_seconds",
+                              "Time since the start, by what it was spent on", {{"phase", name}});
+    };
+    make_slot_seconds_ = phase("make_slot");
+    verify_seconds_ = phase("verify");
+    commit_seconds_ = phase("commit");
+    evaluation_seconds_ = phase("evaluation_copy");
     leases_ = metrics.AddGauge("titan_weightstore_leases", "Leases of readers");
     committed_ = metrics.AddGauge("titan_weightstore_versions_committed",
                                   "Versions committed since the start");
@@ -140,17 +142,19 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   // Stats also ends the leases whose time is over, when nobody else calls the store.
   asio::awaitable<void> ReportStats() {
     while (!draining_) {
-      const StoreStats stats = store_->Stats();
+      const LeaderStats stats = leader_->Stats();
+      const HostStats host = host_->Stats();
       slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
-      huge_bytes_.Set(static_cast<double>(stats.huge_bytes));
+      huge_bytes_.Set(static_cast<double>(host.huge_bytes));
       limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
       making_bytes_.Set(static_cast<double>(stats.bytes_being_made));
       for (size_t i = 0; i < slots_.size(); ++i) {
         slots_[i].Set(static_cast<double>(stats.slots.*(kSlotStates[i].second)));
       }
-      for (size_t i = 0; i < seconds_.size(); ++i) {
-        seconds_[i].Set(stats.seconds.*(kPhases[i].second));
-      }
+      make_slot_seconds_.Set(host.make_slot_seconds);
+      verify_seconds_.Set(host.verify_seconds);
+      commit_seconds_.Set(stats.commit_seconds);
+      evaluation_seconds_.Set(host.evaluation_seconds);
       leases_.Set(static_cast<double>(stats.num_leases));
       committed_.Set(static_cast<double>(stats.versions_committed));
       verify_failures_.Set(static_cast<double>(stats.verify_failures));
@@ -160,18 +164,20 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     }
   }
 
-  // Destroyed in the opposite order: the socket's thread and the service use the store.
+  // Destroyed in the opposite order: the socket's thread uses the host, the host's threads and the
+  // service use the leader.
   rpc::DaemonContext& context_;
   std::unique_ptr<storage::KeyValueStore> index_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<Leader> leader_;
+  std::unique_ptr<Host> host_;
   std::unique_ptr<Library> library_;
   std::unique_ptr<SocketServer> socket_;
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
   runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
-      verify_failures_;
-  std::vector<runtime::Gauge> slots_, seconds_;  // parallel to kSlotStates and kPhases
+      verify_failures_, make_slot_seconds_, verify_seconds_, commit_seconds_, evaluation_seconds_;
+  std::vector<runtime::Gauge> slots_;  // parallel to kSlotStates
 };
 
 }  // namespace

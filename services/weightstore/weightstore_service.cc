@@ -50,11 +50,11 @@ v1::VersionInfo ToProto(const VersionInfo& info) {
 
 WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
                                                runtime::BlockingPool& blocking,
-                                               runtime::Metrics& metrics, Store& store,
+                                               runtime::Metrics& metrics, Leader& leader,
                                                Library& library, std::shared_ptr<Watchers> watchers)
     : server_(server),
       blocking_(blocking),
-      store_(store),
+      leader_(leader),
       library_(library),
       watchers_(std::move(watchers)),
       watching_(
@@ -79,7 +79,7 @@ StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
     return WithReason(room, kDiskLimit);
   }
   const StatusOr<Registration> registered =
-      store_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age());
+      leader_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age());
   if (!registered.ok()) {
     library_.Unreserve(message.run_id());
     return registered.status();
@@ -108,8 +108,8 @@ asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begi
   asio::steady_timer timer(server_.control());
   bool blocked = false;
   for (;;) {
-    const StatusOr<Store::BeginTry> begun =
-        store_.TryBeginVersion(request.run_id(), request.epoch(), request.version());
+    const StatusOr<Leader::BeginTry> begun =
+        leader_.TryBeginVersion(request.run_id(), request.epoch(), request.version());
     if (!begun.ok()) co_return ReasonToRpc(begun.status());
     if (begun->result.has_value()) {
       if (!begun->blockers.empty()) {
@@ -123,7 +123,7 @@ asio::awaitable<StatusOr<v1::BeginVersionResponse>> WeightStoreGrpcService::Begi
       }
       co_return response;
     }
-    if (!begun->being_made && !std::exchange(blocked, true)) {
+    if (begun->ring_full && !std::exchange(blocked, true)) {
       ring_full_.Add();
       TITAN_LOG(kWarning, "ring_full", {"run_id", request.run_id()}, {"version", request.version()},
                 {"blockers", begun->blockers});
@@ -141,8 +141,8 @@ StatusOr<v1::PutDoneResponse> WeightStoreGrpcService::Handle(const v1::PutDoneRe
   TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
                          DigestFromProto("weights_digest", message.weights_digest()));
   const auto start = steady_clock::now();
-  const Status done =
-      store_.PutDone(message.run_id(), message.epoch(), message.version(), message.grant(), digest);
+  const Status done = leader_.PutDone(message.run_id(), message.epoch(), message.version(),
+                                      message.grant(), digest);
   if (!done.ok()) {
     if (done.code() == StatusCode::kDataLoss) {
       TITAN_LOG(kError, "verify_failed", {"run_id", message.run_id()},
@@ -159,9 +159,10 @@ StatusOr<v1::CommitVersionResponse> WeightStoreGrpcService::Handle(
   TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
                          DigestFromProto("weights_digest", message.weights_digest()));
   const auto start = steady_clock::now();
-  TITAN_ASSIGN_OR_RETURN(const int64_t committed_unix_ms,
-                         store_.CommitVersion(message.run_id(), message.epoch(), message.version(),
-                                              digest, message.plan_digest(), message.train_step()));
+  TITAN_ASSIGN_OR_RETURN(
+      const int64_t committed_unix_ms,
+      leader_.CommitVersion(message.run_id(), message.epoch(), message.version(), digest,
+                            message.plan_digest(), message.train_step()));
   commit_seconds_.Observe(SecondsSince(start));
   TITAN_LOG(kInfo, "version_committed", {"run_id", message.run_id()},
             {"version", message.version()}, {"weights_digest", message.weights_digest()});
@@ -173,8 +174,8 @@ StatusOr<v1::CommitVersionResponse> WeightStoreGrpcService::Handle(
 StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
     const v1::AcquireLeaseRequest& message) {
   TITAN_ASSIGN_OR_RETURN(const Lease lease,
-                         store_.AcquireLease(message.holder(), message.run_id(), message.version(),
-                                             message.evaluation()));
+                         leader_.AcquireLease(message.holder(), message.run_id(), message.version(),
+                                              message.evaluation()));
   v1::AcquireLeaseResponse answer;
   answer.set_lease_id(lease.lease_id);
   answer.set_grant(lease.grant);
@@ -185,14 +186,14 @@ StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
 
 StatusOr<v1::ReleaseLeaseResponse> WeightStoreGrpcService::Handle(
     const v1::ReleaseLeaseRequest& message) {
-  TITAN_RETURN_IF_ERROR(store_.ReleaseLease(message.lease_id()));
+  TITAN_RETURN_IF_ERROR(leader_.ReleaseLease(message.lease_id()));
   return v1::ReleaseLeaseResponse();
 }
 
 StatusOr<v1::PinForEvaluationResponse> WeightStoreGrpcService::Handle(
     const v1::PinForEvaluationRequest& message) {
   TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
-                         store_.PinForEvaluation(message.run_id(), message.version()));
+                         leader_.PinForEvaluation(message.run_id(), message.version()));
   TITAN_LOG(kInfo, "evaluation_pinned", {"run_id", message.run_id()},
             {"version", message.version()});
   v1::PinForEvaluationResponse answer;
@@ -202,14 +203,14 @@ StatusOr<v1::PinForEvaluationResponse> WeightStoreGrpcService::Handle(
 
 StatusOr<v1::UnpinEvaluationResponse> WeightStoreGrpcService::Handle(
     const v1::UnpinEvaluationRequest& message) {
-  TITAN_RETURN_IF_ERROR(store_.UnpinEvaluation(message.run_id(), message.version()));
+  TITAN_RETURN_IF_ERROR(leader_.UnpinEvaluation(message.run_id(), message.version()));
   return v1::UnpinEvaluationResponse();
 }
 
 StatusOr<v1::ListVersionsResponse> WeightStoreGrpcService::Handle(
     const v1::ListVersionsRequest& message) {
   TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
-                         store_.ListVersions(message.run_id()));
+                         leader_.ListVersions(message.run_id()));
   v1::ListVersionsResponse answer;
   const std::string reason = library_.NotKeptReason(message.run_id());
   v1::VersionInfo* newest = nullptr;
@@ -257,7 +258,7 @@ asio::awaitable<Status> WeightStoreGrpcService::Watch(
   for (;;) {
     const uint64_t seen = watchers_->news();
     const StatusOr<StoreState::Changes> changes =
-        store_.ChangesSince(request.run_id(), cursor, request.from_version(), kVersionsPerMessage);
+        leader_.ChangesSince(request.run_id(), cursor, request.from_version(), kVersionsPerMessage);
     if (!changes.ok()) co_return ReasonToRpc(changes.status());
     cursor = changes->cursor;
     if (!changes->versions.empty() || changes->ended) {
@@ -273,11 +274,11 @@ asio::awaitable<Status> WeightStoreGrpcService::Watch(
 }
 
 Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
-  const std::optional<Store::Newest> newest = store_.NewestOf(run_id);
+  TITAN_ASSIGN_OR_RETURN(const std::optional<Leader::Newest> newest, leader_.NewestOf(run_id));
   if (!newest.has_value()) return OkStatus();
   const auto start = steady_clock::now();
-  const Status kept = library_.Keep(run_id, newest->version, newest->digest, newest->manifest,
-                                    newest->memory->bytes());
+  const Status kept =
+      library_.Keep(run_id, newest->version, newest->digest, newest->manifest, newest->slot.bytes);
   if (kept.ok()) {
     TITAN_LOG(kInfo, "version_kept", {"run_id", run_id}, {"version", newest->version},
               {"seconds", SecondsSince(start)});
@@ -293,7 +294,7 @@ Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
 
 StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequest& message) {
   TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
-  TITAN_RETURN_IF_ERROR(store_.EndRun(message.run_id(), message.epoch()));
+  TITAN_RETURN_IF_ERROR(leader_.EndRun(message.run_id(), message.epoch()));
   library_.Unreserve(message.run_id());
   TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
   return v1::EndRunResponse();
@@ -302,7 +303,7 @@ StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequ
 StatusOr<v1::AdvanceOrchestratorEpochResponse> WeightStoreGrpcService::Handle(
     const v1::AdvanceOrchestratorEpochRequest& message) {
   TITAN_ASSIGN_OR_RETURN(const uint64_t epoch,
-                         store_.AdvanceOrchestratorEpoch(message.request_id()));
+                         leader_.AdvanceOrchestratorEpoch(message.request_id()));
   TITAN_LOG(kInfo, "orchestrator_epoch_issued", {"epoch", epoch});
   v1::AdvanceOrchestratorEpochResponse answer;
   answer.set_epoch(epoch);

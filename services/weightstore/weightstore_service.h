@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC face of a Store: checks and converts messages; what blocks runs on the blocking pool.
+// The gRPC face of a Leader: checks and converts messages; what blocks runs on the blocking pool.
 #ifndef TITAN_SERVICES_WEIGHTSTORE_WEIGHTSTORE_SERVICE_H_
 #define TITAN_SERVICES_WEIGHTSTORE_WEIGHTSTORE_SERVICE_H_
 
@@ -14,16 +14,16 @@
 #include "services/weightstore/watchers.h"
 #include "services/weightstore_client/convert.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
+#include "weightstore/leader.h"
 #include "weightstore/library.h"
-#include "weightstore/store.h"
 
 namespace titan::weightstore {
 
 class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackService {
  public:
-  // All must outlive the service. `watchers` are woken by the store (StoreOptions::on_change).
+  // All must outlive the service. `watchers` are woken by the leader (LeaderOptions::on_change).
   WeightStoreGrpcService(rpc::RpcServer& server, runtime::BlockingPool& blocking,
-                         runtime::Metrics& metrics, Store& store, Library& library,
+                         runtime::Metrics& metrics, Leader& leader, Library& library,
                          std::shared_ptr<Watchers> watchers);
 
   using Context = grpc::CallbackServerContext;
@@ -137,7 +137,7 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
 
   rpc::RpcServer& server_;
   runtime::BlockingPool& blocking_;
-  Store& store_;
+  Leader& leader_;
   Library& library_;
   const std::shared_ptr<Watchers> watchers_;
   size_t num_watching_ = 0;  // control strand

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every request of the weight store's service, decoded from bytes and given to the handlers over a
-// whole Store and Library with slots, records and blobs; only gRPC's transport is left out. What is
-// answered is a reply or an error that a client can act on: never INTERNAL or UNKNOWN, never
-// without words, never a message that gRPC would not carry.
+// whole Leader, Host and Library with slots, records and blobs; only gRPC's transport is left out.
+// What is answered is a reply or an error that a client can act on: never INTERNAL or UNKNOWN,
+// never without words, never a message that gRPC would not carry.
 //
 // The first byte of an input names the method (--method NAME pins it), the rest is the request; a
 // request stream is a list of messages, each behind its length in two bytes.
@@ -67,29 +67,31 @@ std::string Blobs() {
 }
 
 // A store that lives for some executions.
-class Host {
+class WholeStore {
  public:
-  Host() {
+  WholeStore() {
     std::error_code ignored;
     std::filesystem::remove_all(Blobs(), ignored);
-    StoreOptions options;
-    options.memory_limit_bytes = kMemoryLimit;
+    LeaderOptions options;
     options.first_number = 1000;  // known to the inputs
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms_; };
     options.on_change = [watchers = watchers_] { watchers->Wake(); };
-    store_ = OrRefuse(Store::Open(index_, std::move(options)));
+    leader_ = OrRefuse(Leader::Open(index_, std::move(options)));
+    slots_ = std::make_unique<weightstore::Host>(HostOptions{}, *leader_);
+    leader_->AddHost("local", *slots_, kMemoryLimit);
     LibraryOptions library;
     library.folder = Blobs();
     library.disk_limit_bytes = 1 << 20;
     library.unix_ms = [] { return int64_t{1234}; };
     library_ = OrRefuse(Library::Open(index_, std::move(library)));
-    service_ = std::make_unique<WeightStoreGrpcService>(server_, blocking_, metrics_, *store_,
+    service_ = std::make_unique<WeightStoreGrpcService>(server_, blocking_, metrics_, *leader_,
                                                         *library_, watchers_);
     Populate();
   }
-  ~Host() {
-    store_->Shutdown();
+  ~WholeStore() {
+    leader_->Shutdown();
+    slots_->Shutdown();
     for (int i = 0; i < 3; ++i) io_.poll();
     blocking_.Stop();
     server_.CancelAll();
@@ -119,7 +121,7 @@ class Host {
   // Time passes; true: what was left is too much for the next input.
   bool IsWornOut() {
     now_ms_ += 50;
-    const StoreStats stats = store_->Stats();
+    const LeaderStats stats = leader_->Stats();
     return ++executions_ > 3000 || stats.num_slots + stats.bytes_being_made / 64 > kMostSlots;
   }
 
@@ -128,27 +130,27 @@ class Host {
   void Populate() {
     for (const char* run : {"ended", "run"}) {
       const Registration registration =
-          OrRefuse(store_->RegisterTrainer("populate", run, SmallManifest(), 0));
+          OrRefuse(leader_->RegisterTrainer("populate", run, SmallManifest(), 0));
       for (uint64_t version = 0; version < 3; ++version) {
-        const BeginResult begun = OrRefuse(store_->BeginVersion(run, registration.epoch, version,
-                                                                std::chrono::milliseconds(10'000)));
+        const BeginResult begun = OrRefuse(leader_->BeginVersion(
+            run, registration.epoch, version, std::chrono::milliseconds(10'000)));
         const uint64_t connection = std::string(run) == "run" ? 1 : 2;
         SlotDescriptors slot =
-            OrRefuse(store_->MapForWriting(connection, registration.epoch, begun.grant));
+            OrRefuse(slots_->MapForWriting(connection, registration.epoch, begun.grant));
         MappedMemory map = OrRefuse(MappedMemory::Map(slot.fds[0].get(), slot.slot_bytes, true));
         Fill({map.data(), map.size()}, version);
-        Check(store_->WriterHasMapped(connection, slot.slot_id, begun.grant));
+        Check(slots_->WriterHasMapped(connection, slot.slot_id, begun.grant));
         const Hash128 digest = WeightsDigest(SmallManifest(), {map.data(), map.size()}, 1);
-        Check(store_->PutDone(run, registration.epoch, version, begun.grant, digest));
+        Check(leader_->PutDone(run, registration.epoch, version, begun.grant, digest));
         (void)OrRefuse(
-            store_->CommitVersion(run, registration.epoch, version, digest, "plan", version));
+            leader_->CommitVersion(run, registration.epoch, version, digest, "plan", version));
       }
     }
     v1::EndRunRequest end;
     end.set_run_id("ended");
     (void)OrRefuse(service_->Handle(end));
-    (void)OrRefuse(store_->PinForEvaluation("run", 1));
-    (void)OrRefuse(store_->AcquireLease("g", "run", 2, false));
+    (void)OrRefuse(leader_->PinForEvaluation("run", 1));
+    (void)OrRefuse(leader_->AcquireLease("g", "run", 2, false));
     (void)OrRefuse(library_->PutBundle("{}"));
   }
   static void Check(const Status& status) {
@@ -162,14 +164,15 @@ class Host {
   runtime::Metrics metrics_;
   storage::MemoryStore index_;
   std::shared_ptr<Watchers> watchers_ = std::make_shared<Watchers>(io_.get_executor());
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<Leader> leader_;
+  std::unique_ptr<weightstore::Host> slots_;
   std::unique_ptr<Library> library_;
   rpc::RpcServer server_{io_.get_executor()};
   runtime::BlockingPool blocking_{{.threads = 1}};
   std::unique_ptr<WeightStoreGrpcService> service_;
 };
 
-Host* host = nullptr;
+WholeStore* host = nullptr;
 
 void Expect(const Status& status, const char* method) {
   switch (status.code()) {
@@ -344,7 +347,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   if (host == nullptr || host->IsWornOut()) {
     delete host;
-    host = new Host;
+    host = new WholeStore;
   }
   // A seed of another method is still bytes that decode to something.
   Methods()[pinned.value_or(data[0] % Methods().size())].run(data + 1, size - 1);

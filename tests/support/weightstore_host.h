@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A weight store inside a test: index in a RocksDB folder, slots, unix socket, in a folder of its
-// own.
+// A weight store inside a test, leader and host: index in a RocksDB folder, slots, unix socket, in
+// a folder of its own.
 #ifndef TITAN_TESTS_SUPPORT_WEIGHTSTORE_HOST_H_
 #define TITAN_TESTS_SUPPORT_WEIGHTSTORE_HOST_H_
 
@@ -18,8 +18,9 @@
 #include "tests/support/weightstore.h"
 #include "weightstore/client/publisher.h"
 #include "weightstore/client/subscriber.h"
+#include "weightstore/host.h"
+#include "weightstore/leader.h"
 #include "weightstore/socket_server.h"
-#include "weightstore/store.h"
 
 namespace titan::weightstore::testing {
 
@@ -44,41 +45,47 @@ class Host {
       ASSERT_TRUE(index.ok()) << index.status();
       disk_ = *std::move(index);
     }
-    StoreOptions options;
-    options.memory_limit_bytes = memory_limit_bytes_;
+    LeaderOptions options;
     options.first_number = next_life_ += 1'000'000;
-    options.threads = 2;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms.load(); };
-    options.make_slot = make_slot;
-    auto store = Store::Open(disk_ ? *disk_ : memory_, std::move(options));
-    ASSERT_TRUE(store.ok()) << store.status();
-    store_ = *std::move(store);
-    auto server = SocketServer::Start(socket_path(), *store_);
+    auto leader = Leader::Open(disk_ ? *disk_ : memory_, std::move(options));
+    ASSERT_TRUE(leader.ok()) << leader.status();
+    leader_ = *std::move(leader);
+    slots_ = std::make_unique<weightstore::Host>(HostOptions{.threads = 2, .make_slot = make_slot},
+                                                 *leader_);
+    leader_->AddHost("local", *slots_, memory_limit_bytes_);
+    auto server = SocketServer::Start(socket_path(), *slots_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
   // What SIGKILL leaves: the index on disk, the maps of other processes.
   void Stop() {
     server_.reset();
-    store_.reset();
+    slots_.reset();
+    leader_.reset();
     disk_.reset();
   }
+  void Shutdown() {
+    leader_->Shutdown();
+    slots_->Shutdown();
+  }
 
-  Store& store() { return *store_; }
+  Leader& leader() { return *leader_; }
+  weightstore::Host& slots() { return *slots_; }
   std::string socket_path() const { return folder_ + "/ws.sock"; }
 
   std::unique_ptr<Publisher> Register(uint32_t max_age = 0, Manifest manifest = SmallManifest()) {
-    auto publisher = Publisher::Register(*store_, {.socket_path = socket_path(),
-                                                   .run_id = "run",
-                                                   .request_id = "",
-                                                   .manifest = std::move(manifest),
-                                                   .max_age = max_age});
+    auto publisher = Publisher::Register(*leader_, {.socket_path = socket_path(),
+                                                    .run_id = "run",
+                                                    .request_id = "",
+                                                    .manifest = std::move(manifest),
+                                                    .max_age = max_age});
     EXPECT_TRUE(publisher.ok()) << publisher.status();
     return publisher.ok() ? *std::move(publisher) : nullptr;
   }
   Subscriber Reader(const std::string& holder = "generator-0") {
-    return Subscriber(*store_, socket_path(), holder);
+    return Subscriber(*leader_, socket_path(), holder);
   }
 
   std::atomic<int64_t> now_ms{0};
@@ -91,7 +98,8 @@ class Host {
   std::string folder_;
   storage::MemoryStore memory_;  // outlives restarts
   std::unique_ptr<storage::KeyValueStore> disk_;
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<Leader> leader_;
+  std::unique_ptr<weightstore::Host> slots_;
   std::unique_ptr<SocketServer> server_;
 };
 

@@ -72,13 +72,13 @@ class SlotMakerTest : public ::testing::Test {
     host_.make_slot = gate_.Make();
     host_.Start();
   }
-  Store& store() { return host_.store(); }
+  Leader& leader() { return host_.leader(); }
   StatusOr<Registration> RegisterAs(const std::string& request_id) {
-    return store().RegisterTrainer(request_id, "run", SmallManifest(), 1);  // 4 + 1 slots
+    return leader().RegisterTrainer(request_id, "run", SmallManifest(), 1);  // 4 + 1 slots
   }
   // Nothing of a run is left, made or not.
   bool IsEmpty() {
-    const StoreStats stats = store().Stats();
+    const LeaderStats stats = leader().Stats();
     return stats.slot_bytes + stats.bytes_being_made + stats.num_slots == 0;
   }
 
@@ -92,7 +92,7 @@ TEST_F(SlotMakerTest, TheFirstSlotIsEnoughToBeginAndTheNextIsWaitedFor) {
   ASSERT_NE(publisher, nullptr);
   EXPECT_EQ(publisher->ring_slots(), 4u);
   Publish(*publisher, 0);
-  const StoreStats stats = store().Stats();
+  const LeaderStats stats = leader().Stats();
   EXPECT_EQ(stats.num_slots, 1u);
   EXPECT_EQ(stats.bytes_being_made, 4 * SmallManifest().slot_bytes);
   auto slot = host_.Reader().Acquire("run", 0, false);
@@ -101,8 +101,8 @@ TEST_F(SlotMakerTest, TheFirstSlotIsEnoughToBeginAndTheNextIsWaitedFor) {
   const Status early = publisher->Begin(1, milliseconds(20)).status();
   EXPECT_EQ(early.code(), StatusCode::kUnavailable) << early;
   EXPECT_NE(MessageOf(early).find("3 slots of run run are being made"), std::string::npos) << early;
-  EXPECT_EQ(store().Stats().begin_blocked, 0u);  // no reader is to blame
-  host_.now_ms = 1'000'000;                      // nor is one stopped for it
+  EXPECT_EQ(leader().Stats().begin_blocked, 0u);  // no reader is to blame
+  host_.now_ms = 1'000'000;                       // nor is one stopped for it
   EXPECT_EQ(publisher->Begin(1, milliseconds(20)).status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(slot->HeaderUnchanged());
 
@@ -112,8 +112,8 @@ TEST_F(SlotMakerTest, TheFirstSlotIsEnoughToBeginAndTheNextIsWaitedFor) {
   });
   Publish(*publisher, 1);
   later.join();
-  EXPECT_TRUE(Eventually([&] { return store().Stats().num_slots == 5; }));
-  EXPECT_EQ(store().Stats().bytes_being_made, 0u);
+  EXPECT_TRUE(Eventually([&] { return leader().Stats().num_slots == 5; }));
+  EXPECT_EQ(leader().Stats().bytes_being_made, 0u);
   for (uint64_t v = 2; v < 9; ++v) Publish(*publisher, v);
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
 }
@@ -125,12 +125,12 @@ TEST_F(SlotMakerTest, ANewTokenTakesOverWhileSlotsAreMade) {
   EXPECT_EQ(first.get().status().code(), StatusCode::kAborted);
   EXPECT_TRUE(Eventually([&] { return gate_.broken_off == 1; }));
   // What was being made counts no more; what is made for the new token does, once.
-  EXPECT_EQ(store().Stats().bytes_being_made, 5 * SmallManifest().slot_bytes);
+  EXPECT_EQ(leader().Stats().bytes_being_made, 5 * SmallManifest().slot_bytes);
   gate_.Open(5);
   const auto registration = second.get();
   ASSERT_TRUE(registration.ok()) << registration.status();
   EXPECT_EQ(registration->epoch, 2u);
-  EXPECT_TRUE(Eventually([&] { return store().Stats().num_slots == 5; }));
+  EXPECT_TRUE(Eventually([&] { return leader().Stats().num_slots == 5; }));
 }
 
 TEST_F(SlotMakerTest, ARepeatedRequestWaitsForTheSameSlot) {
@@ -148,9 +148,10 @@ TEST_F(SlotMakerTest, TheEndOfARunEndsTheWaitAndNoMemoryIsLeft) {
   Publish(*publisher, 0);
   auto waiting =
       std::async(std::launch::async, [&] { return publisher->Begin(1, std::chrono::seconds(30)); });
-  auto pinning = std::async(std::launch::async, [&] { return store().PinForEvaluation("run", 0); });
+  auto pinning =
+      std::async(std::launch::async, [&] { return leader().PinForEvaluation("run", 0); });
   std::this_thread::sleep_for(milliseconds(20));
-  ASSERT_TRUE(store().EndRun("run", 0).ok());
+  ASSERT_TRUE(leader().EndRun("run", 0).ok());
   EXPECT_EQ(waiting.get().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(pinning.get().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(IsEmpty());
@@ -163,7 +164,7 @@ TEST_F(SlotMakerTest, TheEndOfARunEndsTheWaitAndNoMemoryIsLeft) {
 TEST_F(SlotMakerTest, ARunThatEndsBeforeItsFirstSlotTellsWhoRegistered) {
   auto first = std::async(std::launch::async, [&] { return RegisterAs("a"); });
   ASSERT_TRUE(Eventually([&] { return gate_.started == 1; }));
-  ASSERT_TRUE(store().EndRun("run", 0).ok());
+  ASSERT_TRUE(leader().EndRun("run", 0).ok());
   EXPECT_EQ(first.get().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(IsEmpty());
 }
@@ -175,17 +176,18 @@ TEST_F(SlotMakerTest, AWriterThatGoesAwayTakesTheSlotsThatAreMadeForItAlong) {
   publisher.reset();
   // Version 0 is served on, and the evaluation slot belongs to the run.
   EXPECT_TRUE(
-      Eventually([&] { return store().Stats().bytes_being_made == SmallManifest().slot_bytes; }));
+      Eventually([&] { return leader().Stats().bytes_being_made == SmallManifest().slot_bytes; }));
   gate_.Open(5);
-  EXPECT_TRUE(Eventually([&] { return store().Stats().num_slots == 2; }));
-  ASSERT_TRUE(store().PinForEvaluation("run", 0).ok());
+  EXPECT_TRUE(Eventually([&] { return leader().Stats().num_slots == 2; }));
+  ASSERT_TRUE(leader().PinForEvaluation("run", 0).ok());
 }
 
 TEST_F(SlotMakerTest, EvaluationWaitsForItsSlot) {
   gate_.Open(1);
   auto publisher = host_.Register(1);
   Publish(*publisher, 0);
-  auto pinning = std::async(std::launch::async, [&] { return store().PinForEvaluation("run", 0); });
+  auto pinning =
+      std::async(std::launch::async, [&] { return leader().PinForEvaluation("run", 0); });
   EXPECT_EQ(pinning.wait_for(milliseconds(30)), std::future_status::timeout);
   gate_.Open(5);
   const auto pinned = pinning.get();
@@ -204,7 +206,7 @@ TEST_F(SlotMakerTest, AFirstSlotThatCannotBeHadRefusesTheRegistration) {
     EXPECT_NE(MessageOf(refused).find("a slot of run run cannot be made: no page is left"),
               std::string::npos)
         << refused;
-    EXPECT_EQ(store().Stats().bytes_being_made, 0u);
+    EXPECT_EQ(leader().Stats().bytes_being_made, 0u);
   }
   gate_.failing = -1;
   const auto registration = RegisterAs("a");  // the same request, tried anew
@@ -220,14 +222,15 @@ TEST_F(SlotMakerTest, ALaterSlotThatCannotBeHadFailsTheNextVersionAndServesTheOt
   Publish(*publisher, 1);
   auto waiting =
       std::async(std::launch::async, [&] { return publisher->Begin(2, std::chrono::seconds(30)); });
-  auto pinning = std::async(std::launch::async, [&] { return store().PinForEvaluation("run", 0); });
+  auto pinning =
+      std::async(std::launch::async, [&] { return leader().PinForEvaluation("run", 0); });
   std::this_thread::sleep_for(milliseconds(20));
   gate_.Open(5);
   const Status failed = waiting.get().status();
   EXPECT_EQ(failed.code(), StatusCode::kResourceExhausted) << failed;
   EXPECT_NE(MessageOf(failed).find("no page is left"), std::string::npos) << failed;
   EXPECT_EQ(pinning.get().status().code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(store().Stats().bytes_being_made, 0u);
+  EXPECT_EQ(leader().Stats().bytes_being_made, 0u);
   auto slot = host_.Reader().Acquire("run", 0, false);
   ASSERT_TRUE(slot.ok()) << slot.status();
   EXPECT_EQ(slot->lease().digest, digest);
@@ -235,13 +238,13 @@ TEST_F(SlotMakerTest, ALaterSlotThatCannotBeHadFailsTheNextVersionAndServesTheOt
   auto next = host_.Register(1);
   ASSERT_NE(next, nullptr);
   Publish(*next, 2);
-  EXPECT_TRUE(store().PinForEvaluation("run", 0).ok());
+  EXPECT_TRUE(leader().PinForEvaluation("run", 0).ok());
 }
 
 TEST_F(SlotMakerTest, ShutdownEndsEveryWaitAndWhatIsBeingMade) {
   auto first = std::async(std::launch::async, [&] { return RegisterAs("a"); });
   ASSERT_TRUE(Eventually([&] { return gate_.started == 1; }));
-  store().Shutdown();
+  host_.Shutdown();
   EXPECT_EQ(first.get().status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(Eventually([&] { return gate_.broken_off == 1; }));
   host_.Stop();
@@ -255,13 +258,13 @@ class SmallSlotMakerTest : public SlotMakerTest {
 TEST_F(SmallSlotMakerTest, SlotsThatAreNotMadeYetCountTowardsTheLimit) {
   gate_.Open(1);
   ASSERT_TRUE(RegisterAs("a").ok());
-  const Status refused = store().RegisterTrainer("b", "other", SmallManifest(), 0).status();
+  const Status refused = leader().RegisterTrainer("b", "other", SmallManifest(), 0).status();
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(MessageOf(refused).find(std::to_string(5 * SmallManifest().slot_bytes)),
             std::string::npos)
       << refused;
-  ASSERT_TRUE(store().EndRun("run", 0).ok());
-  EXPECT_TRUE(store().RegisterTrainer("b", "other", SmallManifest(), 0).ok());
+  ASSERT_TRUE(leader().EndRun("run", 0).ok());
+  EXPECT_TRUE(leader().RegisterTrainer("b", "other", SmallManifest(), 0).ok());
 }
 
 // One slot of two pieces: with others at work the second comes after a long rest.

@@ -63,15 +63,15 @@ TEST(StoreProcessTest, AKilledReaderLosesItsLeaseAndTheRingMovesOn) {
   for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
   ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   ChildProcess other([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
-  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
-  SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
+  SendLease(reader, *host.leader().AcquireLease("generator-0", "run", 0, false));
+  SendLease(other, *host.leader().AcquireLease("generator-1", "run", 1, false));
   EXPECT_EQ(reader.Receive(), 0u);
   EXPECT_EQ(other.Receive(), 1u);
   Publish(*publisher, 2);
   host.now_ms = 1'000'000;  // mapped leases have no ttl
   EXPECT_EQ(publisher->Begin(3, milliseconds(20)).status().code(), StatusCode::kResourceExhausted);
   reader.Kill();
-  EXPECT_TRUE(Eventually([&] { return host.store().Stats().num_leases == 1; }));
+  EXPECT_TRUE(Eventually([&] { return host.leader().Stats().num_leases == 1; }));
   Publish(*publisher, 3);
   other.Send(0);
   EXPECT_EQ(other.Receive(), 1u);
@@ -105,7 +105,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
   constexpr uint64_t kVersions = titan::testing::Rounds<uint64_t>(2000, 200);
   const auto feed = [&](ChildProcess& child, const std::string& name) {
     while (newest < kVersions && !failed) {
-      const auto lease = host.store().AcquireLease(name, "run", newest, false);
+      const auto lease = host.leader().AcquireLease(name, "run", newest, false);
       if (!lease.ok()) continue;  // retired meanwhile
       SendLease(child, *lease);
       if (child.Receive() != lease->version) failed = true;
@@ -128,10 +128,10 @@ TEST(StoreProcessTest, AKilledWriterLeavesItsVersionAbortedAndThePreviousOneServ
   auto publisher = host.Register();
   Publish(*publisher, 0);
   publisher.reset();
-  EXPECT_TRUE(Eventually([&] { return host.store().Stats().num_slots == 2; }));
-  const auto registration = host.store().RegisterTrainer("r", "run", SmallManifest(), 0);
+  EXPECT_TRUE(Eventually([&] { return host.leader().Stats().num_slots == 2; }));
+  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0);
   ASSERT_TRUE(registration.ok());
-  const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
+  const auto begun = host.leader().BeginVersion("run", registration->epoch, 1, milliseconds(0));
   ASSERT_TRUE(begun.ok());
   ChildProcess writer([&](ChildProcess& parent) {
     const uint64_t epoch = parent.Receive(), grant = parent.Receive();
@@ -153,12 +153,12 @@ TEST(StoreProcessTest, AKilledWriterLeavesItsVersionAbortedAndThePreviousOneServ
   ASSERT_EQ(writer.Receive(), 1u);
   writer.Kill();
   EXPECT_TRUE(Eventually(
-      [&] { return host.store().ListVersions("run")->at(1).state == VersionState::kAborted; }));
+      [&] { return host.leader().ListVersions("run")->at(1).state == VersionState::kAborted; }));
   auto slot = host.Reader().Acquire("run", 0, false);
   ASSERT_TRUE(slot.ok()) << slot.status();
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
   EXPECT_EQ(
-      host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0)).status().code(),
+      host.leader().BeginVersion("run", registration->epoch, 1, milliseconds(0)).status().code(),
       StatusCode::kAborted);
   auto next = host.Register();
   Publish(*next, 1);
@@ -169,8 +169,8 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
   auto publisher = host.Register();
   Publish(*publisher, 0);
   publisher.reset();
-  const auto registration = host.store().RegisterTrainer("r", "run", SmallManifest(), 0);
-  const auto begun = host.store().BeginVersion("run", registration->epoch, 1, milliseconds(0));
+  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0);
+  const auto begun = host.leader().BeginVersion("run", registration->epoch, 1, milliseconds(0));
   ChildProcess writer([&](ChildProcess& parent) {
     const uint64_t epoch = parent.Receive(), grant = parent.Receive();
     auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
@@ -212,9 +212,9 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
     EXPECT_EQ(NumberIn(slot.bytes()), slot.version());
     EXPECT_EQ(WeightsDigest(slot.manifest(), slot.bytes(), 1), slot.lease().digest);
   }
-  EXPECT_EQ(host.store().PutDone("run", registration->epoch, 1, begun->grant, {}).code(),
+  EXPECT_EQ(host.leader().PutDone("run", registration->epoch, 1, begun->grant, {}).code(),
             StatusCode::kAborted);
-  EXPECT_EQ(host.store().CommitVersion("run", registration->epoch, 1, {}, "", 0).status().code(),
+  EXPECT_EQ(host.leader().CommitVersion("run", registration->epoch, 1, {}, "", 0).status().code(),
             StatusCode::kAborted);
 }
 
@@ -223,10 +223,10 @@ TEST(StoreProcessTest, APausedReaderThatWasFencedFindsOutOnWaking) {
   auto publisher = host.Register();
   Publish(*publisher, 0);
   ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
-  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
+  SendLease(reader, *host.leader().AcquireLease("generator-0", "run", 0, false));
   ASSERT_EQ(reader.Receive(), 0u);
   reader.Signal(SIGSTOP);
-  ASSERT_TRUE(host.store().FenceReaders("run", 0).ok());
+  ASSERT_TRUE(host.leader().FenceReaders("run", 0).ok());
   for (uint64_t v = 1; v < 5; ++v) Publish(*publisher, v);  // its slot is written anew
   reader.Send(0);
   reader.Signal(SIGCONT);
@@ -239,8 +239,8 @@ TEST(StoreProcessTest, APausedReaderDoesNotBlockTheRingForEver) {
   for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
   ChildProcess paused([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
   ChildProcess other([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
-  SendLease(paused, *host.store().AcquireLease("generator-0", "run", 0, false));
-  SendLease(other, *host.store().AcquireLease("generator-1", "run", 1, false));
+  SendLease(paused, *host.leader().AcquireLease("generator-0", "run", 0, false));
+  SendLease(other, *host.leader().AcquireLease("generator-1", "run", 1, false));
   ASSERT_EQ(paused.Receive(), 0u);
   ASSERT_EQ(other.Receive(), 1u);
   paused.Signal(SIGSTOP);
@@ -260,13 +260,13 @@ TEST(StoreProcessTest, ReadersKeepTheirMemoryWhenTheStoreDies) {
   auto publisher = host.Register();
   Publish(*publisher, 0, 11);
   ChildProcess reader([&](ChildProcess& parent) { ReadForEver(parent, host.socket_path()); });
-  SendLease(reader, *host.store().AcquireLease("generator-0", "run", 0, false));
+  SendLease(reader, *host.leader().AcquireLease("generator-0", "run", 0, false));
   ASSERT_EQ(reader.Receive(), 11u);
   host.Stop();
   reader.Send(0);
   EXPECT_EQ(reader.Receive(), 11u);
   host.Start();
-  EXPECT_EQ(host.store().ListVersions("run")->at(0).state, VersionState::kLost);
+  EXPECT_EQ(host.leader().ListVersions("run")->at(0).state, VersionState::kLost);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <random>
 #include <set>
 
+#include "tests/support/host_commands.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/store_state.h"
@@ -121,6 +122,8 @@ class Explorer {
     }
     content_.clear();
     header_.clear();
+    open_for_writing_.clear();
+    allowed_.clear();
     live_slots_.clear();
     making_.clear();
     cursor_ = 0;  // a watcher connects again
@@ -131,19 +134,17 @@ class Explorer {
   }
 
   void Register() {
-    const auto plan = state_->PlanRegistration("run", manifest_, max_age_);
+    const auto plan = state_->PlanRegistration("run", manifest_, max_age_, testing::kHost);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const size_t slots_before = state_->num_slots();
     run_record_ = plan->record;
     short_of_memory_ = false;
-    const auto slots = state_->ApplyRegistration("run", *plan);
-    ASSERT_EQ(slots.size(), plan->ring_slots + (plan->evaluation_slot ? 1 : 0));
-    ASSERT_EQ(state_->num_slots(), slots_before - plan->num_dropped + slots.size());
-    for (const auto& slot : slots) {
-      live_slots_.insert(slot.slot_id);
-      making_.push_back(slot.slot_id);
-    }
+    const size_t made_before = num_to_make_;
+    state_->ApplyRegistration("run", *plan);
     Settle();
+    const size_t num_slots = plan->ring_slots + (plan->evaluation_slot ? 1 : 0);
+    ASSERT_EQ(num_to_make_, made_before + num_slots);
+    ASSERT_EQ(state_->num_slots(), slots_before - plan->num_dropped + num_slots);
     Trainer trainer;
     trainer.epoch = plan->record.trainer_epoch;
     // From the last checkpoint, wherever that was.
@@ -213,14 +214,15 @@ class Explorer {
       }
       case Kind::kOpened: {
         Settle();
-        if (const auto slot = state_->FindWriterSlot(trainer->epoch, begun->grant); slot.ok()) {
-          ASSERT_FALSE(state_->IsBeingMade(slot->slot_id));
-        }
+        ASSERT_FALSE(state_->IsBeingMade(begun->slot_id));
+        ASSERT_TRUE(open_for_writing_.contains(begun->slot_id));
+        ASSERT_EQ(header_.at(begun->slot_id).grant, begun->grant);
         newest_begun_ = std::max(newest_begun_, version);
         trainer->open = true;
         trainer->sealed = trainer->mapped = false;
         trainer->version = version;
         trainer->grant = begun->grant;
+        trainer->slot = begun->slot_id;
         break;
       }
     }
@@ -230,15 +232,13 @@ class Explorer {
     Trainer* trainer = Pick();
     if (trainer == nullptr || !trainer->open || trainer->sealed) return;
     if (!trainer->mapped) {
-      const auto slot = state_->FindWriterSlot(trainer->epoch, trainer->grant);
-      if (!slot.ok()) {
-        ASSERT_EQ(slot.status().code(), StatusCode::kAborted);
+      // As the host finds out.
+      if (!live_slots_.contains(trainer->slot) || !open_for_writing_.contains(trainer->slot) ||
+          header_.at(trainer->slot).grant != trainer->grant) {
         trainer->open = false;
         return;
       }
       ASSERT_TRUE(IsCurrent(*trainer));
-      ASSERT_TRUE(state_->WriterHasMapped(slot->slot_id, trainer->grant).ok());
-      trainer->slot = slot->slot_id;
       trainer->mapped = true;
     }
     // The map stays with the trainer even after it was fenced: it may write at any time until
@@ -249,6 +249,18 @@ class Explorer {
   void Put() {
     Trainer* trainer = Pick();
     if (trainer == nullptr || !trainer->open) return;
+    if (!trainer->mapped && random_() % 2 == 0) {
+      // Never mapped: the host refuses to hash, and the version stays open.
+      const auto slot = state_->StartVerify("run", trainer->epoch, trainer->version, trainer->grant,
+                                            DigestOf(trainer->version));
+      if (!slot.ok() || !slot->has_value()) return;
+      ASSERT_EQ(state_
+                    ->FinishVerify("run", trainer->epoch, trainer->version, trainer->grant,
+                                   DigestOf(trainer->version), FailedPrecondition("not mapped"))
+                    .code(),
+                StatusCode::kFailedPrecondition);
+      return;
+    }
     const bool lies = random_() % 8 == 0;
     const Hash128 writers = lies ? DigestOf(kGarbage - 1) : DigestOf(trainer->version);
     const auto slot =
@@ -257,11 +269,11 @@ class Explorer {
     ASSERT_TRUE(IsCurrent(*trainer));
     // A slot of an earlier version may be put without having been written anew: old bytes.
     if (trainer->mapped) {
-      ASSERT_EQ(**slot, trainer->slot);
+      ASSERT_EQ((*slot)->slot_id, trainer->slot);
     }
-    const uint64_t grant = trainer->grant;
+    const uint64_t grant = trainer->grant, slot_id = (*slot)->slot_id;
     if (random_() % 10 == 0) Register();  // fenced while the daemon hashes
-    const uint64_t bytes = content_.contains(**slot) ? content_.at(**slot) : kGarbage;
+    const uint64_t bytes = content_.contains(slot_id) ? content_.at(slot_id) : kGarbage;
     Trainer& again = *FindTrainer(grant);
     const Status sealed = state_->FinishVerify("run", again.epoch, again.version, again.grant,
                                                writers, DigestOf(bytes));
@@ -318,29 +330,25 @@ class Explorer {
     const auto lease = state_->AcquireLease("reader", "run", version, evaluation, now_);
     if (!lease.ok()) return;
     ASSERT_EQ(lease->digest, records_.at(version).digest);
-    readers_.push_back({lease->lease_id, lease->grant, version, 0, false, now_});
+    readers_.push_back({lease->lease_id, lease->grant, version, lease->slot_id, false, now_});
+    Settle();
+    ASSERT_EQ(allowed_.at(lease->lease_id).grant, lease->grant);
   }
 
   void MapReader() {
     if (readers_.empty()) return;
     Reader& reader = readers_[random_() % readers_.size()];
     if (reader.mapped) return;
-    if (random_() % 8 == 0) {
-      ASSERT_EQ(state_->MapLease(reader.lease, reader.grant + 1, now_).status().code(),
-                StatusCode::kAborted);
-      return;
-    }
-    const auto slot = state_->MapLease(reader.lease, reader.grant, now_);
-    if (!slot.ok()) {
-      ASSERT_EQ(slot.status().code(), StatusCode::kAborted);
-      return;
-    }
-    reader.slot = *slot;
+    // The host hands the slot out by what it was told, and then tells.
+    const bool allowed = allowed_.contains(reader.lease);
+    ASSERT_EQ(state_->LeaseMapped(reader.lease, now_), allowed);
+    if (!allowed) return;
     reader.mapped = true;
-    ASSERT_TRUE(live_slots_.contains(*slot));
-    ASSERT_EQ(header_.at(*slot).grant, reader.grant);
-    ASSERT_EQ(header_.at(*slot).version, reader.version);
-    ASSERT_EQ(header_.at(*slot).digest, DigestOf(reader.version));
+    ASSERT_EQ(allowed_.at(reader.lease).slot_id, reader.slot);
+    ASSERT_TRUE(live_slots_.contains(reader.slot));
+    ASSERT_EQ(header_.at(reader.slot).grant, reader.grant);
+    ASSERT_EQ(header_.at(reader.slot).version, reader.version);
+    ASSERT_EQ(header_.at(reader.slot).digest, DigestOf(reader.version));
   }
 
   void Release() {
@@ -389,10 +397,33 @@ class Explorer {
   }
 
   void Settle() {
-    const Effects effects = state_->TakeEffects();
-    for (const SlotHeaderFields& header : effects.headers) header_[header.slot_id] = header;
-    for (const uint64_t slot : effects.dropped_slots) ASSERT_EQ(live_slots_.erase(slot), 1u);
+    for (const auto& [host, command] : state_->TakeEffects().commands) {
+      ASSERT_EQ(host, testing::kHost);
+      std::visit([this](const auto& one) { Do(one); }, command);
+    }
   }
+  void Do(const MakeSlot& command) {
+    ASSERT_TRUE(live_slots_.insert(command.slot_id).second);
+    making_.push_back(command.slot_id);
+    ++num_to_make_;
+  }
+  void Do(const DropSlot& command) {
+    ASSERT_EQ(live_slots_.erase(command.slot_id), 1u);
+    for (const auto& [lease, allowed] : allowed_) ASSERT_NE(allowed.slot_id, command.slot_id);
+  }
+  void Do(const WriteHeader& command) {
+    const uint64_t slot = command.fields.slot_id;
+    ASSERT_TRUE(live_slots_.contains(slot));
+    header_[slot] = command.fields;
+    open_for_writing_.erase(slot);
+    if (command.open_for_writing) open_for_writing_.insert(slot);
+  }
+  void Do(const AllowLease& command) {
+    ASSERT_EQ(header_.at(command.slot_id).grant, command.grant);
+    allowed_[command.lease_id] = command;
+  }
+  void Do(const EndLease& command) { allowed_.erase(command.lease_id); }
+  void Do(const HurrySlots&) { ASSERT_FALSE(making_.empty()); }
 
   void Watch(const std::map<uint64_t, VersionState>& states) {
     // A watcher that looks now and then, and only at a few changes at a time, ends up with what
@@ -459,7 +490,10 @@ class Explorer {
   std::map<uint64_t, VersionRecord> records_;
   std::map<uint64_t, uint64_t> content_;  // slot -> version its bytes are
   std::map<uint64_t, SlotHeaderFields> header_;
+  std::set<uint64_t> open_for_writing_;
+  std::map<uint64_t, AllowLease> allowed_;  // leases
   std::set<uint64_t> live_slots_;
+  size_t num_to_make_ = 0;
   std::vector<uint64_t> making_;
   std::map<uint64_t, VersionState> watched_;
   uint64_t cursor_ = 0;

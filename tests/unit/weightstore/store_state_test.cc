@@ -6,12 +6,15 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/host_commands.h"
 #include "tests/support/weightstore.h"
 
 namespace titan::weightstore {
 namespace {
 
 using Kind = StoreState::BeginOutcome::Kind;
+using testing::CommandsOf;
+using testing::kHost;
 
 Hash128 DigestOf(uint64_t version) { return {version + 1000, 7}; }
 
@@ -19,16 +22,19 @@ class StoreStateTest : public ::testing::Test {
  protected:
   static constexpr int64_t kTtl = 100;
   StoreState state_{1, kTtl};
+  Effects registered_;  // of the last registration
   const Manifest manifest_ = testing::SmallManifest();
 
-  std::vector<StoreState::SlotToMake> Apply(const std::string& run,
-                                            const StoreState::RegistrationPlan& plan) {
-    const auto slots = state_.ApplyRegistration(run, plan);
+  std::vector<MakeSlot> Apply(const std::string& run, const StoreState::RegistrationPlan& plan) {
+    (void)state_.TakeEffects();
+    state_.ApplyRegistration(run, plan);
+    registered_ = state_.TakeEffects();
+    const auto slots = CommandsOf<MakeSlot>(registered_);
     EXPECT_EQ(slots.size(), plan.ring_slots + (plan.evaluation_slot ? 1 : 0));
     return slots;
   }
   uint64_t Register(uint32_t max_age = 0, const std::string& run = "run") {
-    const auto plan = state_.PlanRegistration(run, manifest_, max_age);
+    const auto plan = state_.PlanRegistration(run, manifest_, max_age, kHost);
     EXPECT_TRUE(plan.ok()) << plan.status();
     for (const auto& slot : Apply(run, *plan)) EXPECT_TRUE(state_.SlotMade(slot.slot_id));
     return plan->record.trainer_epoch;
@@ -38,9 +44,6 @@ class StoreStateTest : public ::testing::Test {
     const auto begun = state_.BeginVersion("run", epoch, version, 0);
     EXPECT_TRUE(begun.ok()) << begun.status();
     EXPECT_EQ(begun->kind, Kind::kOpened) << begun->blockers;
-    const auto slot = state_.FindWriterSlot(epoch, begun->grant);
-    EXPECT_TRUE(slot.ok()) << slot.status();
-    EXPECT_TRUE(state_.WriterHasMapped(slot->slot_id, begun->grant).ok());
     return begun->grant;
   }
 
@@ -104,11 +107,63 @@ TEST_F(StoreStateTest, BytesOtherThanTheWritersAbortTheVersion) {
   EXPECT_EQ(StateOf(0), VersionState::kCommitted);
 }
 
-TEST_F(StoreStateTest, ASlotThatWasNeverMappedIsNotVerified) {
+TEST_F(StoreStateTest, AHostThatCannotHashLeavesTheVersionOpen) {
   const uint64_t epoch = Register();
-  const auto begun = state_.BeginVersion("run", epoch, 0, 0);
-  EXPECT_EQ(state_.StartVerify("run", epoch, 0, begun->grant, DigestOf(0)).status().code(),
-            StatusCode::kFailedPrecondition);
+  const uint64_t grant = Open(epoch, 0);
+  ASSERT_TRUE(state_.StartVerify("run", epoch, 0, grant, DigestOf(0)).ok());
+  EXPECT_EQ(
+      state_.FinishVerify("run", epoch, 0, grant, DigestOf(0), Unavailable("host is gone")).code(),
+      StatusCode::kUnavailable);
+  EXPECT_EQ(StateOf(0), VersionState::kOpen);
+  Seal(epoch, 0, grant);
+}
+
+TEST_F(StoreStateTest, AWriterMayWriteOnlyWhileItsVersionIsOpen) {
+  const uint64_t epoch = Register();
+  state_.TakeEffects();
+  const uint64_t grant = Open(epoch, 0);
+  auto headers = CommandsOf<WriteHeader>(state_.TakeEffects());
+  ASSERT_EQ(headers.size(), 1u);
+  EXPECT_EQ(headers[0].fields.grant, grant);
+  EXPECT_TRUE(headers[0].open_for_writing);
+  Seal(epoch, 0, grant);
+  headers = CommandsOf<WriteHeader>(state_.TakeEffects());
+  ASSERT_EQ(headers.size(), 1u);
+  EXPECT_EQ(headers[0].fields.grant, grant);
+  EXPECT_EQ(headers[0].fields.digest, DigestOf(0));
+  EXPECT_FALSE(headers[0].open_for_writing);
+  const uint64_t again = Open(epoch, 0);
+  EXPECT_GT(again, grant);
+  EXPECT_TRUE(CommandsOf<WriteHeader>(state_.TakeEffects()).at(0).open_for_writing);
+  ASSERT_TRUE(state_.StartVerify("run", epoch, 0, again, DigestOf(0)).ok());
+  ASSERT_FALSE(state_.FinishVerify("run", epoch, 0, again, DigestOf(0), DigestOf(9)).ok());
+  headers = CommandsOf<WriteHeader>(state_.TakeEffects());
+  ASSERT_EQ(headers.size(), 1u);  // aborted: the slot stays in the ring
+  EXPECT_GT(headers[0].fields.grant, again);
+  EXPECT_FALSE(headers[0].open_for_writing);
+}
+
+TEST_F(StoreStateTest, WhatALeaseAllowsIsToldToTheHostOfItsSlot) {
+  const uint64_t epoch = Register();
+  const uint64_t grant = Open(epoch, 0);
+  Seal(epoch, 0, grant);
+  Commit(epoch, 0);
+  state_.TakeEffects();
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 0, {11, 12});
+  ASSERT_TRUE(lease.ok());
+  EXPECT_EQ(lease->host, kHost);
+  EXPECT_EQ(lease->epoch, epoch);
+  const auto allowed = CommandsOf<AllowLease>(state_.TakeEffects());
+  ASSERT_EQ(allowed.size(), 1u);
+  EXPECT_EQ(allowed[0].lease_id, lease->lease_id);
+  EXPECT_EQ(allowed[0].slot_id, lease->slot_id);
+  EXPECT_EQ(allowed[0].grant, grant);
+  EXPECT_EQ(allowed[0].epoch, epoch);
+  EXPECT_EQ(allowed[0].token, (Hash128{11, 12}));
+  EXPECT_TRUE(state_.ReleaseLease(lease->lease_id));
+  const auto ended = CommandsOf<EndLease>(state_.TakeEffects());
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].lease_id, lease->lease_id);
 }
 
 TEST_F(StoreStateTest, CommitIsIdempotentAndAnotherDigestIsDivergence) {
@@ -155,10 +210,10 @@ TEST_F(StoreStateTest, AFullRingNamesTheLeaseThatBlocks) {
   for (uint64_t v = 0; v < 4; ++v) Publish(epoch, v);
   const auto lease = state_.AcquireLease("generator-7", "run", 0, false, 10);
   ASSERT_TRUE(lease.ok());
-  ASSERT_TRUE(state_.MapLease(lease->lease_id, lease->grant, 20).ok());
+  ASSERT_TRUE(state_.LeaseMapped(lease->lease_id, 20));
   const auto one = state_.AcquireLease("generator-8", "run", 1, false, 10);
   ASSERT_TRUE(one.ok());
-  ASSERT_TRUE(state_.MapLease(one->lease_id, one->grant, 20).ok());
+  ASSERT_TRUE(state_.LeaseMapped(one->lease_id, 20));
   const auto blocked = state_.BeginVersion("run", epoch, 4, 1020);
   ASSERT_TRUE(blocked.ok());
   ASSERT_EQ(blocked->kind, Kind::kBlocked);
@@ -181,11 +236,11 @@ TEST_F(StoreStateTest, AReaderThatBlocksTheRingForLongIsFenced) {
   const uint64_t epoch = Register(/*max_age=*/1);  // 4 slots
   for (uint64_t v = 0; v < 4; ++v) Publish(epoch, v);
   const auto stopped = state_.AcquireLease("stopped", "run", 0, false, 0);
-  ASSERT_TRUE(state_.MapLease(stopped->lease_id, stopped->grant, 0).ok());
+  ASSERT_TRUE(state_.LeaseMapped(stopped->lease_id, 0));
   const auto alive = state_.AcquireLease("alive", "run", 2, false, 0);
-  ASSERT_TRUE(state_.MapLease(alive->lease_id, alive->grant, 0).ok());
+  ASSERT_TRUE(state_.LeaseMapped(alive->lease_id, 0));
   const auto late = state_.AcquireLease("late", "run", 1, false, 0);
-  ASSERT_TRUE(state_.MapLease(late->lease_id, late->grant, 0).ok());
+  ASSERT_TRUE(state_.LeaseMapped(late->lease_id, 0));
   ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 1000)->kind, Kind::kBlocked);
   ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 15999)->kind, Kind::kBlocked);
   state_.TakeEffects();
@@ -194,7 +249,7 @@ TEST_F(StoreStateTest, AReaderThatBlocksTheRingForLongIsFenced) {
   ASSERT_EQ(opened->kind, Kind::kOpened);
   EXPECT_EQ(opened->blockers, "version 0 was taken from stopped");
   EXPECT_GT(opened->grant, stopped->grant);
-  EXPECT_FALSE(state_.TakeEffects().headers.empty());  // its reader finds out
+  EXPECT_FALSE(CommandsOf<WriteHeader>(state_.TakeEffects()).empty());  // its reader finds out
   EXPECT_FALSE(state_.ReleaseLease(stopped->lease_id));
   // What generators may still need is not taken from anyone.
   EXPECT_EQ(StateOf(2), VersionState::kCommitted);
@@ -211,13 +266,12 @@ TEST_F(StoreStateTest, LeasesThatAreNotMappedExpireAndMappedOnesDoNot) {
   Publish(epoch, 0);
   const auto idle = state_.AcquireLease("a", "run", 0, false, 0);
   const auto mapped = state_.AcquireLease("b", "run", 0, false, 0);
-  ASSERT_TRUE(state_.MapLease(mapped->lease_id, mapped->grant, 1).ok());
+  ASSERT_TRUE(state_.LeaseMapped(mapped->lease_id, 1));
   state_.ExpireLeases(kTtl - 1);
   EXPECT_EQ(state_.num_leases(), 2u);
   state_.ExpireLeases(kTtl);
   EXPECT_EQ(state_.num_leases(), 1u);
-  EXPECT_EQ(state_.MapLease(idle->lease_id, idle->grant, kTtl).status().code(),
-            StatusCode::kAborted);
+  EXPECT_FALSE(state_.LeaseMapped(idle->lease_id, kTtl));
   state_.ExpireLeases(1000 * kTtl);
   EXPECT_TRUE(state_.ReleaseLease(mapped->lease_id));
   EXPECT_FALSE(state_.ReleaseLease(mapped->lease_id));
@@ -227,14 +281,12 @@ TEST_F(StoreStateTest, ANewTokenFencesTheOldOneAndItsOpenSlotIsDropped) {
   const uint64_t old = Register();
   Publish(old, 0);
   const uint64_t grant = Open(old, 1);
-  state_.TakeEffects();
   const uint64_t now = Register();
   EXPECT_EQ(now, old + 1);
-  const Effects effects = state_.TakeEffects();
-  EXPECT_EQ(effects.dropped_slots.size(), 2u);  // open and idle ones; version 0 is served on
+  EXPECT_EQ(CommandsOf<DropSlot>(registered_).size(),
+            2u);  // open and idle ones; version 0 is served on
   EXPECT_EQ(StateOf(0), VersionState::kCommitted);
   EXPECT_EQ(StateOf(1), VersionState::kAborted);
-  EXPECT_EQ(state_.FindWriterSlot(old, grant).status().code(), StatusCode::kAborted);
   EXPECT_EQ(state_.StartVerify("run", old, 1, grant, DigestOf(1)).status().code(),
             StatusCode::kAborted);
   EXPECT_EQ(state_.PlanCommit("run", old, 1, DigestOf(1)).status().code(), StatusCode::kAborted);
@@ -292,11 +344,12 @@ TEST_F(StoreStateTest, FencingReadersChangesTheGrantNumber) {
   state_.TakeEffects();
   ASSERT_TRUE(state_.FenceReaders("run", 0).ok());
   const Effects effects = state_.TakeEffects();
-  ASSERT_EQ(effects.headers.size(), 1u);
-  EXPECT_NE(effects.headers[0].grant, lease->grant);
-  EXPECT_EQ(effects.headers[0].digest, DigestOf(0));
-  EXPECT_EQ(state_.MapLease(lease->lease_id, lease->grant, 0).status().code(),
-            StatusCode::kAborted);
+  const auto headers = CommandsOf<WriteHeader>(effects);
+  ASSERT_EQ(headers.size(), 1u);
+  EXPECT_NE(headers[0].fields.grant, lease->grant);
+  EXPECT_EQ(headers[0].fields.digest, DigestOf(0));
+  EXPECT_EQ(CommandsOf<EndLease>(effects).size(), 1u);
+  EXPECT_FALSE(state_.LeaseMapped(lease->lease_id, 0));
   EXPECT_TRUE(state_.AcquireLease("g", "run", 0, false, 0).ok());
 }
 
@@ -314,7 +367,7 @@ TEST_F(StoreStateTest, EndOfRunFreesAllSlotsAndKeepsRecords) {
   EXPECT_EQ(state_.num_slots(), 0u);
   EXPECT_EQ(state_.num_leases(), 0u);
   EXPECT_EQ(StateOf(0), VersionState::kFree);
-  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0).status().code(),
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0, kHost).status().code(),
             StatusCode::kFailedPrecondition);
   EXPECT_EQ(state_.BeginVersion("run", epoch, 1, 0).status().code(),
             StatusCode::kFailedPrecondition);
@@ -385,7 +438,7 @@ TEST_F(StoreStateTest, AfterARestartLostVersionsAreToldAndAgainWhenTheyAreBack) 
 }
 
 TEST_F(StoreStateTest, SlotsAreCountedByWhatTheyHold) {
-  const auto plan = state_.PlanRegistration("run", manifest_, 0);
+  const auto plan = state_.PlanRegistration("run", manifest_, 0, kHost);
   const auto slots = Apply("run", *plan);
   EXPECT_EQ(state_.CountSlots().being_made, 4u);
   for (const auto& slot : slots) state_.SlotMade(slot.slot_id);
@@ -409,13 +462,13 @@ TEST_F(StoreStateTest, SlotsAreCountedByWhatTheyHold) {
 TEST_F(StoreStateTest, TheItemOfTheContractThatDiffersIsNamed) {
   Manifest recorded = manifest_;
   recorded.contract_items = {{"linear.leaves", "8"}, {"canned.norm", "0f"}};
-  const auto plan = state_.PlanRegistration("run", recorded, 0);
+  const auto plan = state_.PlanRegistration("run", recorded, 0, kHost);
   ASSERT_TRUE(plan.ok()) << plan.status();
   Apply("run", *plan);
   Manifest other = recorded;
   other.contract_training = "of another build";
   other.contract_items[1].value = "0e";
-  const Status refused = state_.PlanRegistration("run", other, 0).status();
+  const Status refused = state_.PlanRegistration("run", other, 0, kHost).status();
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(refused).find(
                 "manifest.contract_training (item canned.norm is 0f there and 0e here)"),
@@ -424,14 +477,14 @@ TEST_F(StoreStateTest, TheItemOfTheContractThatDiffersIsNamed) {
   // Lists that differ without the digests are no other contract: an older trainer sends none.
   other = recorded;
   other.contract_items.clear();
-  EXPECT_TRUE(state_.PlanRegistration("run", other, 0).ok());
+  EXPECT_TRUE(state_.PlanRegistration("run", other, 0, kHost).ok());
 }
 
 TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
   Register(2);
   Manifest other = manifest_;
   other.contract_forward = "another";
-  const auto refused = [&] { return state_.PlanRegistration("run", other, 2).status(); };
+  const auto refused = [&] { return state_.PlanRegistration("run", other, 2, kHost).status(); };
   EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(refused()).find("manifest.contract_forward (forward there, another here)"),
             std::string::npos)
@@ -440,11 +493,11 @@ TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
   other.contract_training = "of other settings";
   EXPECT_EQ(refused().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(refused()).find("of other settings here"), std::string::npos) << refused();
-  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 3).status().code(),
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 3, kHost).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(state_.PlanRegistration("a/b", manifest_, 2).status().code(),
+  EXPECT_EQ(state_.PlanRegistration("a/b", manifest_, 2, kHost).status().code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(state_.PlanRegistration("", manifest_, 2).status().code(),
+  EXPECT_EQ(state_.PlanRegistration("", manifest_, 2, kHost).status().code(),
             StatusCode::kInvalidArgument);
 }
 

@@ -2,8 +2,6 @@
 //
 // Goal: publisher, subscriber, socket, slot memory and index work together in one process. Method:
 // a whole store in a temporary folder; small slots. With other processes: store_process_test.cc.
-#include "weightstore/store.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -15,6 +13,7 @@
 
 #include "tests/support/weightstore_host.h"
 #include "weightstore/client/weights_digest.h"
+#include "weightstore/leader.h"
 
 namespace titan::weightstore {
 namespace {
@@ -50,15 +49,15 @@ TEST(StoreTest, WhatOneSidePublishesTheOtherMapsWithoutACopy) {
   EXPECT_EQ(slot->manifest(), SmallManifest());
   EXPECT_EQ(WeightsDigest(slot->manifest(), slot->bytes(), 1), digest);
   EXPECT_TRUE(slot->HeaderUnchanged());
-  EXPECT_EQ(host.store().ListVersions("run")->at(0).holders,
+  EXPECT_EQ(host.leader().ListVersions("run")->at(0).holders,
             std::vector<std::string>{"generator-0"});
   auto again = reader.Acquire("run", 0, false);  // a second lease, no second holder
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(host.store().ListVersions("run")->at(0).holders,
+  EXPECT_EQ(host.leader().ListVersions("run")->at(0).holders,
             std::vector<std::string>{"generator-0"});
   ASSERT_TRUE(reader.Release(*std::move(again)).ok());
   ASSERT_TRUE(reader.Release(*std::move(slot)).ok());
-  EXPECT_TRUE(host.store().ListVersions("run")->at(0).holders.empty());
+  EXPECT_TRUE(host.leader().ListVersions("run")->at(0).holders.empty());
 }
 
 TEST(StoreTest, MapsOfReadersAndOfAFinishedWriterCannotBeWritten) {
@@ -79,7 +78,7 @@ TEST(StoreTest, MapsOfReadersAndOfAFinishedWriterCannotBeWritten) {
 
   // The descriptor that a reader gets can neither be written nor resized nor mapped for writing,
   // not even when it is opened anew by its /proc name.
-  const auto lease = host.store().AcquireLease("r", "run", 0, false);
+  const auto lease = host.leader().AcquireLease("r", "run", 0, false);
   auto connection = ConnectUnix(host.socket_path(), kSocketTimeout);
   ASSERT_TRUE(connection.ok());
   auto answer =
@@ -108,12 +107,12 @@ TEST(StoreTest, TheDaemonNoticesBytesThatAreNotWhatTheWriterHashed) {
   // A writer that hashes one thing and leaves another.
   const Hash128 digest = WeightsDigest(SmallManifest(), begun->bytes, 1);
   const auto grant =
-      host.store().BeginVersion("run", publisher->epoch(), 0, milliseconds(0))->grant;
+      host.leader().BeginVersion("run", publisher->epoch(), 0, milliseconds(0))->grant;
   begun->bytes[100] ^= std::byte{1};
-  EXPECT_EQ(host.store().PutDone("run", publisher->epoch(), 0, grant, digest).code(),
+  EXPECT_EQ(host.leader().PutDone("run", publisher->epoch(), 0, grant, digest).code(),
             StatusCode::kDataLoss);
-  EXPECT_EQ(host.store().Stats().verify_failures, 1u);
-  EXPECT_EQ(host.store().ListVersions("run")->at(0).state, VersionState::kAborted);
+  EXPECT_EQ(host.leader().Stats().verify_failures, 1u);
+  EXPECT_EQ(host.leader().ListVersions("run")->at(0).state, VersionState::kAborted);
   Publish(*publisher, 0);
 }
 
@@ -121,7 +120,7 @@ TEST(StoreTest, StaleAndForeignRequestsOnTheSocketAreRefused) {
   Host host;
   auto publisher = host.Register();
   Publish(*publisher, 0);
-  const auto lease = host.store().AcquireLease("r", "run", 0, false);
+  const auto lease = host.leader().AcquireLease("r", "run", 0, false);
   ASSERT_TRUE(lease.ok());
   const auto ask = [&](SocketRequest request) {
     auto connection = ConnectUnix(host.socket_path(), milliseconds(2000));
@@ -151,14 +150,14 @@ TEST(StoreTest, AFencedReaderFindsItsHeaderChanged) {
   auto slot = host.Reader().Acquire("run", 0, false);
   ASSERT_TRUE(slot.ok());
   EXPECT_TRUE(slot->HeaderUnchanged());
-  ASSERT_TRUE(host.store().FenceReaders("run", 0).ok());
+  ASSERT_TRUE(host.leader().FenceReaders("run", 0).ok());
   EXPECT_FALSE(slot->HeaderUnchanged());
   auto again = host.Reader().Acquire("run", 0, false);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_TRUE(again->HeaderUnchanged());
-  ASSERT_TRUE(host.store().EndRun("run", 0).ok());
+  ASSERT_TRUE(host.leader().EndRun("run", 0).ok());
   EXPECT_FALSE(again->HeaderUnchanged());
-  EXPECT_EQ(host.store().Stats().slot_bytes, 0u);
+  EXPECT_EQ(host.leader().Stats().slot_bytes, 0u);
 }
 
 TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
@@ -173,7 +172,7 @@ TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
   const auto blocked = publisher->Begin(3, milliseconds(30));
   EXPECT_EQ(blocked.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(MessageOf(blocked.status()).find("generator-0"), std::string::npos) << blocked.status();
-  EXPECT_EQ(host.store().Stats().begin_blocked, 1u);
+  EXPECT_EQ(host.leader().Stats().begin_blocked, 1u);
   std::thread reader([&] {
     std::this_thread::sleep_for(milliseconds(20));
     zero->Unmap();  // the connection's end is the lease's end
@@ -187,20 +186,20 @@ TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
 TEST(StoreTest, MemoryIsCheckedBeforeAnythingIsTaken) {
   Host host(/*memory_limit_bytes=*/SmallManifest().slot_bytes * 5);
   const auto refused =
-      host.store().RegisterTrainer("a", "big", SmallManifest(), /*max_age=*/2);  // 5 + 1 slots
+      host.leader().RegisterTrainer("a", "big", SmallManifest(), /*max_age=*/2);  // 5 + 1 slots
   ASSERT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   for (const uint64_t number :
        {uint64_t{6}, SmallManifest().slot_bytes, SmallManifest().slot_bytes * 5}) {
     EXPECT_NE(MessageOf(refused.status()).find(std::to_string(number)), std::string::npos)
         << refused.status();
   }
-  EXPECT_EQ(host.store().ListVersions("big").status().code(), StatusCode::kNotFound);
-  const auto first = host.store().RegisterTrainer("b", "run", SmallManifest(), 1);
+  EXPECT_EQ(host.leader().ListVersions("big").status().code(), StatusCode::kNotFound);
+  const auto first = host.leader().RegisterTrainer("b", "run", SmallManifest(), 1);
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(host.store().RegisterTrainer("b", "run", SmallManifest(), 1)->epoch, first->epoch);
+  EXPECT_EQ(host.leader().RegisterTrainer("b", "run", SmallManifest(), 1)->epoch, first->epoch);
   // A new token takes the place of the old one's idle slots.
-  EXPECT_EQ(host.store().RegisterTrainer("c", "run", SmallManifest(), 1)->epoch, first->epoch + 1);
-  const StoreStats stats = host.store().Stats();
+  EXPECT_EQ(host.leader().RegisterTrainer("c", "run", SmallManifest(), 1)->epoch, first->epoch + 1);
+  const LeaderStats stats = host.leader().Stats();
   EXPECT_EQ(stats.slot_bytes + stats.bytes_being_made, 5 * SmallManifest().slot_bytes);
 }
 
@@ -208,19 +207,19 @@ TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
   Host host;
   auto publisher = host.Register();
   const Hash128 digest = Publish(*publisher, 0, 42);
-  const auto pinned = host.store().PinForEvaluation("run", 0);
+  const auto pinned = host.leader().PinForEvaluation("run", 0);
   ASSERT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_EQ(*pinned, digest);
   for (uint64_t v = 1; v < 8; ++v) Publish(*publisher, v);
   auto slot = host.Reader().Acquire("run", 0, /*evaluation=*/true);
   ASSERT_TRUE(slot.ok()) << slot.status();
   EXPECT_EQ(NumberIn(slot->bytes()), 42u);
-  ASSERT_TRUE(host.store().UnpinEvaluation("run", 0).ok());
-  EXPECT_EQ(host.store().PinForEvaluation("run", 7).status().code(),
+  ASSERT_TRUE(host.leader().UnpinEvaluation("run", 0).ok());
+  EXPECT_EQ(host.leader().PinForEvaluation("run", 7).status().code(),
             StatusCode::kResourceExhausted);
   EXPECT_TRUE(slot->HeaderUnchanged());
   ASSERT_TRUE(host.Reader().Release(*std::move(slot)).ok());
-  ASSERT_TRUE(host.store().PinForEvaluation("run", 7).ok());
+  ASSERT_TRUE(host.leader().PinForEvaluation("run", 7).ok());
 }
 
 TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
@@ -230,16 +229,16 @@ TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
     auto publisher = host.Register(1);
     for (uint64_t v = 0; v < 5; ++v) digests.push_back(Publish(*publisher, v));
   }
-  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("x"), 1u);
-  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("x"), 1u);
+  EXPECT_EQ(*host.leader().AdvanceOrchestratorEpoch("x"), 1u);
+  EXPECT_EQ(*host.leader().AdvanceOrchestratorEpoch("x"), 1u);
   auto slot = host.Reader().Acquire("run", 4, false);
   ASSERT_TRUE(slot.ok());
   const Lease old = slot->lease();
   host.Stop();
   EXPECT_EQ(NumberIn(slot->bytes()), 4u);  // the memory lives as long as somebody maps it
   host.Start();
-  EXPECT_EQ(*host.store().AdvanceOrchestratorEpoch("y"), 2u);
-  const auto versions = host.store().ListVersions("run");
+  EXPECT_EQ(*host.leader().AdvanceOrchestratorEpoch("y"), 2u);
+  const auto versions = host.leader().ListVersions("run");
   ASSERT_EQ(versions->size(), 5u);
   for (uint64_t v = 0; v < 5; ++v) {
     EXPECT_EQ(versions->at(v).state, VersionState::kLost);
@@ -298,7 +297,7 @@ TEST(StoreTest, ShutdownEndsWaits) {
   }
   std::thread stopper([&] {
     std::this_thread::sleep_for(milliseconds(20));
-    host.store().Shutdown();
+    host.Shutdown();
   });
   EXPECT_EQ(publisher->Begin(3, std::chrono::seconds(30)).status().code(),
             StatusCode::kUnavailable);
@@ -307,10 +306,10 @@ TEST(StoreTest, ShutdownEndsWaits) {
 
 TEST(StoreTest, SocketPathsAreChecked) {
   Host host;
-  EXPECT_EQ(SocketServer::Start(host.socket_path(), host.store()).status().code(),
+  EXPECT_EQ(SocketServer::Start(host.socket_path(), host.slots()).status().code(),
             StatusCode::kFailedPrecondition);
   const std::string long_path = "/tmp/" + std::string(120, 'x');
-  const Status refused = SocketServer::Start(long_path, host.store()).status();
+  const Status refused = SocketServer::Start(long_path, host.slots()).status();
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(refused).find("107"), std::string::npos) << refused;
   struct stat file = {};

@@ -140,7 +140,7 @@ class SmallRun {
       manifest.contract_forward = *RunForwardDigest(pool, config, model::Mode::kF32);
     }
     manifest.contract_training = "training";
-    auto made = weightstore::Publisher::Register(host.store(), {.socket_path = host.socket_path(),
+    auto made = weightstore::Publisher::Register(host.leader(), {.socket_path = host.socket_path(),
                                                                 .run_id = run_id,
                                                                 .request_id = run_id,
                                                                 .manifest = std::move(manifest),
@@ -214,15 +214,15 @@ class ModelHostTest : public ::testing::Test {
   }
   // Leases end when the daemon sees the connection close.
   void ExpectNoLease() {
-    for (int i = 0; i < 5000 && store_.store().Stats().num_leases > 0; ++i) {
+    for (int i = 0; i < 5000 && store_.leader().Stats().num_leases > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    EXPECT_EQ(store_.store().Stats().num_leases, 0u);
+    EXPECT_EQ(store_.leader().Stats().num_leases, 0u);
   }
 
   kernels::Pool pool_{1};
   weightstore::testing::Host store_;
-  GatedLeader leader_{store_.store()};
+  GatedLeader leader_{store_.leader()};
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
   runtime::Metrics metrics_;

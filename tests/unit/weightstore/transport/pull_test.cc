@@ -123,7 +123,7 @@ class MapTransportTest : public ::testing::Test {
     if (publisher_ == nullptr) publisher_ = host_.Register();
     weightstore::testing::Publish(*publisher_, version);
     PullGrant grant;
-    grant.lease = *host_.store().AcquireLease("generator-0", "run", version, false);
+    grant.lease = *host_.leader().AcquireLease("generator-0", "run", version, false);
     return grant;
   }
   weightstore::testing::Host host_;
@@ -147,7 +147,7 @@ TEST_F(MapTransportTest, MapsCopiesAndNoticesAFence) {
   const std::vector<RemoteSlot*> sources = {slot->get()};
   EXPECT_TRUE(PullRegions(regions, sources, copy, Soon()).ok());
   EXPECT_EQ((*slot)->Read(pieces, steady_clock::now()).code(), StatusCode::kDeadlineExceeded);
-  ASSERT_TRUE(host_.store().FenceReaders("run", 0).ok());
+  ASSERT_TRUE(host_.leader().FenceReaders("run", 0).ok());
   const Status fenced = (*slot)->Read(pieces, Soon());
   EXPECT_EQ(fenced.code(), StatusCode::kAborted);
   EXPECT_EQ(ReasonOf(fenced), kStaleHandle);

@@ -1,14 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The weight store of one process, leader and host in one: StoreState's decisions carried out on
-// slot memory, the index and the clock. Services put gRPC in front of it, SocketServer the unix
-// socket.
+// The leader's part of the weight store: StoreState's decisions, the index and the clock. It holds
+// no memory of slots: hosts do (HostPort), and tell it what becomes of slots and readers
+// (HostEvents). Services put gRPC in front of it.
 //
-// Calls may block (synced writes, hashing, copies, waiting for the ring) and belong on threads that
-// may. Two locks, taken in this order: `registry_mutex_` orders what is written to the index,
-// `mutex_` guards the state and is never held over I/O, hashing or copying.
-#ifndef TITAN_WEIGHTSTORE_STORE_H_
-#define TITAN_WEIGHTSTORE_STORE_H_
+//   trainers, readers, operators --> Leader: StoreState, Index --HostCommand--> Host, one or
+//   several
+//                                           <--HostEvents---
+//
+// What is answered has been carried out by the host that it depends on: the grant number of a slot
+// is raised before its writer or reader hears the new one.
+//
+// Calls may block (synced writes, hashing, copies, waiting for the ring or a host) and belong on
+// threads that may. Two locks, taken in this order: `registry_mutex_` orders what is written to the
+// index, `mutex_` guards the state and is never held over I/O, hashing or copying. Commands are
+// sent under `mutex_`, so that each host gets them in the order in which they were decided.
+#ifndef TITAN_WEIGHTSTORE_LEADER_H_
+#define TITAN_WEIGHTSTORE_LEADER_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -18,7 +26,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -27,58 +34,49 @@
 #include "core/storage/key_value_store.h"
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/manifest.h"
+#include "weightstore/host.h"
+#include "weightstore/host_port.h"
 #include "weightstore/index.h"
-#include "weightstore/slot_maker.h"
-#include "weightstore/slot_memory.h"
-#include "weightstore/socket_server.h"
 #include "weightstore/store_state.h"
 
 namespace titan::weightstore {
 
-struct StoreOptions {
-  uint64_t memory_limit_bytes = 0;        // of all slots together
+struct LeaderOptions {
   int64_t lease_ttl_ms = 10'000;          // of leases that are not mapped
   int64_t reader_patience_ms = 15'000;    // a full ring waits this long for late readers
-  int threads = 1;                        // that hash; at least 1
   uint64_t first_number = 1;              // differs between lives of the daemon (StoreState)
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases
-  SlotMaker::Make make_slot;              // empty: SlotMemory::Create
-  // Called when ChangesSince has news, and at Shutdown, on any thread, under the store's lock: must
-  // not call the store.
+  // Called when ChangesSince has news, and at Shutdown, on any thread, under the leader's lock:
+  // must not call the leader.
   std::function<void()> on_change;
 };
 
-// Since the start.
-struct PhaseSeconds {
-  double make_slot = 0;  // taking memory, with the rests between
-  double verify = 0;     // hashing what a writer wrote
-  double commit = 0;     // with its synced record
-  double evaluation_copy = 0;
-};
-
 // For metrics.
-struct StoreStats {
-  uint64_t slot_bytes = 0;        // memory of all slots
-  uint64_t bytes_being_made = 0;  // of slots that are not there yet; they count towards the limit
-  uint64_t huge_bytes = 0;        // of it in huge pages
-  uint64_t memory_limit_bytes = 0;
-  uint64_t num_slots = 0;  // whose memory is there
+struct LeaderStats {
+  uint64_t slot_bytes = 0;          // memory of all slots
+  uint64_t bytes_being_made = 0;    // of slots that are not there yet; they count towards the limit
+  uint64_t memory_limit_bytes = 0;  // of all hosts
+  uint64_t num_slots = 0;           // whose memory is there
   SlotCounts slots;
   uint64_t num_leases = 0;
   uint64_t versions_committed = 0;  // since the start
   uint64_t verify_failures = 0;     // slots whose bytes were not what their writer hashed
   uint64_t begin_blocked = 0;       // BeginVersion calls that found the ring full
-  PhaseSeconds seconds;
+  double commit_seconds = 0;        // since the start, with the synced records
 };
 
 // Thread-safe.
-class Store final : public LeaderPort, public SlotSource {
+class Leader final : public LeaderPort, public HostEvents {
  public:
-  // Reads the index. index_store must outlive the store. DataLoss: damaged records.
-  static StatusOr<std::unique_ptr<Store>> Open(storage::KeyValueStore& index_store,
-                                               StoreOptions options);
-  ~Store() override;
+  // Reads the index. index_store must outlive the leader. DataLoss: damaged records.
+  static StatusOr<std::unique_ptr<Leader>> Open(storage::KeyValueStore& index_store,
+                                                LeaderOptions options);
+  ~Leader() override;
+
+  // A host whose slots together may take that much memory. port must stay valid until the leader's
+  // last call; its commands and events begin here.
+  void AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes);
 
   // Calls that wait end with Unavailable, and so do later ones.
   void Shutdown();
@@ -100,10 +98,10 @@ class Store final : public LeaderPort, public SlotSource {
   // BeginVersion without waiting.
   struct BeginTry {
     std::optional<BeginResult> result;  // nullopt: to be tried again
-    bool being_made = false;            // then: because a slot is being made; else the ring is full
-    std::string blockers;  // who holds the ring; with a result, whose leases were ended for it
+    bool ring_full = false;  // then: because of that; else a slot or a host's word is waited for
+    std::string blockers;    // what is waited for; with a result, whose leases were ended for it
 
-    // What to answer who waits no longer. ResourceExhausted, or Unavailable if a slot is made.
+    // What to answer who waits no longer. ResourceExhausted for a full ring, else Unavailable.
     Status Expired(uint64_t version, std::chrono::milliseconds waited) const;
   };
   StatusOr<BeginTry> TryBeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version);
@@ -118,15 +116,15 @@ class Store final : public LeaderPort, public SlotSource {
   // StoreState::ChangesSince; Unavailable after Shutdown.
   StatusOr<StoreState::Changes> ChangesSince(const std::string& run_id, uint64_t cursor,
                                              uint64_t from_version, size_t max_versions);
-  // The newest version of a run whose weights are here; the memory stays readable while the result
-  // lives, though its writer may change it once the version is retired.
+  // The newest version of a run that a host has; its bytes may change once it is retired. Codes of
+  // HostPort::ViewSlot.
   struct Newest {
     uint64_t version = 0;
     Hash128 digest;
     std::shared_ptr<const Manifest> manifest;
-    std::shared_ptr<SlotMemory> memory;
+    SlotView slot;
   };
-  std::optional<Newest> NewestOf(const std::string& run_id);
+  StatusOr<std::optional<Newest>> NewestOf(const std::string& run_id);
   // Gives back the run's slots; readers find their grant number changed. Records stay.
   Status EndRun(const std::string& run_id, uint64_t epoch);
   // Takes a version from the readers that hold it.
@@ -134,28 +132,39 @@ class Store final : public LeaderPort, public SlotSource {
   // A repeated request_id gets the epoch that it got before.
   StatusOr<uint64_t> AdvanceOrchestratorEpoch(const std::string& request_id);
 
-  StoreStats Stats();
+  // Also ends the leases whose time is over.
+  LeaderStats Stats();
 
-  // SlotSource.
-  StatusOr<SlotDescriptors> MapLease(uint64_t connection, uint64_t lease_id,
-                                     uint64_t grant) override;
-  StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
-                                          uint64_t grant) override;
-  Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) override;
-  void ConnectionClosed(uint64_t connection) override;
+  // HostEvents.
+  void SlotMade(uint64_t slot_id) override;
+  void SlotNotMade(uint64_t slot_id, const Status& why) override;
+  void LeaseMapped(uint64_t lease_id) override;
+  void LeaseEnded(uint64_t lease_id) override;
+  void WriterGone(const std::string& run_id, uint64_t epoch) override;
+  void CommandsDone() override;
 
  private:
-  struct Writer {
-    std::string run_id;
-    uint64_t epoch = 0;
-    friend auto operator<=>(const Writer&, const Writer&) = default;
+  struct HostEntry {
+    HostPort* port = nullptr;
+    uint64_t memory_limit_bytes = 0;
+    uint64_t num_sent = 0;  // commands
+  };
+  // A command of a host, by its place among those that were sent to it.
+  struct SentCommand {
+    std::string host;
+    uint64_t number = 0;
   };
 
-  Store(storage::KeyValueStore& index_store, StoreOptions options);
-  // Under mutex_: carries out what the state decided and wakes who waits.
+  Leader(storage::KeyValueStore& index_store, LeaderOptions options);
+  // Under mutex_: has carried out what the state decided and wakes who waits.
   void Settle();
   // Under mutex_: leases that ran out.
   void Expire();
+  // Under mutex_.
+  bool IsDone(const SentCommand& command) const;
+  SentCommand LastSentTo(const std::string& host) const;
+  // Unavailable: the host does not do it in time, or Shutdown.
+  Status WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command);
   // Refuses slots that do not fit beside those that there are or will be.
   Status CheckMemory(const std::string& run_id, const StoreState::RegistrationPlan& plan) const;
   // Writes the record and has the slots made. REQUIRES: registry_mutex_.
@@ -163,10 +172,8 @@ class Store final : public LeaderPort, public SlotSource {
                                 const Manifest& manifest, uint32_t max_age);
   // Until the ring has its first slot.
   Status WaitForFirstSlot(const std::string& run_id, uint64_t epoch);
-  // On the maker's thread.
-  void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
 
-  const StoreOptions options_;
+  const LeaderOptions options_;
   std::mutex registry_mutex_;  // guards index_ and the two maps of requests
   Index index_;
   std::map<std::string, std::pair<std::string, Registration>> last_registration_;  // by run
@@ -176,15 +183,11 @@ class Store final : public LeaderPort, public SlotSource {
   std::condition_variable changed_;
   bool shut_down_ = false;
   StoreState state_;
-  // Shared with threads that hash or copy a slot while it may be dropped.
-  std::map<uint64_t, std::shared_ptr<SlotMemory>> memories_;
-  std::map<uint64_t, uint64_t> bytes_to_make_;  // of slots that are being made
-  std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
-  std::map<uint64_t, Writer> writer_of_connection_;
-  StoreStats stats_;
-  SlotMaker maker_;  // last: its thread uses all of the above. Called with mutex_, never waits.
+  std::map<std::string, HostEntry> hosts_;
+  std::map<uint64_t, SentCommand> header_of_slot_;  // the last one that was sent
+  LeaderStats stats_;
 };
 
 }  // namespace titan::weightstore
 
-#endif  // TITAN_WEIGHTSTORE_STORE_H_
+#endif  // TITAN_WEIGHTSTORE_LEADER_H_

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: a host answers its clients by what its leader told it, and by nothing else. Method:
+// commands and requests by direct calls, without a leader; events are written down.
+#include "weightstore/host.h"
+
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/support/weightstore.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+using testing::Fill;
+using testing::NumberIn;
+using testing::SmallManifest;
+
+class Recorder final : public HostEvents {
+ public:
+  void SlotMade(uint64_t slot_id) override { Add("made " + std::to_string(slot_id)); }
+  void SlotNotMade(uint64_t slot_id, const Status& why) override {
+    Add("not made " + std::to_string(slot_id) + " " + MessageOf(why));
+  }
+  void LeaseMapped(uint64_t lease_id) override { Add("mapped " + std::to_string(lease_id)); }
+  void LeaseEnded(uint64_t lease_id) override { Add("ended " + std::to_string(lease_id)); }
+  void WriterGone(const std::string& run_id, uint64_t epoch) override {
+    Add("gone " + run_id + " " + std::to_string(epoch));
+  }
+  void CommandsDone() override { Add("done"); }
+
+  bool WaitFor(const std::string& event) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] {
+      for (const std::string& one : events_) {
+        if (one == event) return true;
+      }
+      return false;
+    });
+  }
+  std::vector<std::string> Take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  void Add(std::string event) {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> events_;
+};
+
+class HostTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kSlot = 7, kEpoch = 3, kGrant = 100, kLease = 50;
+
+  void Make(uint64_t slot = kSlot, uint64_t epoch = kEpoch) {
+    host_.Send({MakeSlot{slot, manifest_->slot_bytes, "run", epoch, 0}});
+    ASSERT_TRUE(events_.WaitFor("made " + std::to_string(slot)));
+  }
+  void Open(uint64_t grant = kGrant) {
+    host_.Send({WriteHeader{{kSlot, 0, grant, {}}, /*open_for_writing=*/true}});
+  }
+  // As a writer does, on connection 1. It keeps the map.
+  Hash128 Write(uint64_t number) {
+    auto slot = host_.MapForWriting(1, kEpoch, kGrant);
+    EXPECT_TRUE(slot.ok()) << slot.status();
+    if (!slot.ok()) return {};
+    if (!slot->fds.empty()) {
+      map_ = *MappedMemory::Map(slot->fds[0].get(), slot->slot_bytes, true);
+      EXPECT_TRUE(host_.WriterHasMapped(1, slot->slot_id, kGrant).ok());
+    }
+    Fill({map_.data(), map_.size()}, number);
+    return WeightsDigest(*manifest_, {map_.data(), map_.size()}, 1);
+  }
+
+  const std::shared_ptr<const Manifest> manifest_ =
+      std::make_shared<const Manifest>(SmallManifest());
+  Recorder events_;
+  Host host_{{.threads = 1}, events_};
+  MappedMemory map_;
+};
+
+TEST_F(HostTest, AWriterMapsWhatWasOpenedForItUntilItIsClosed) {
+  Make();
+  EXPECT_EQ(host_.MapForWriting(1, kEpoch, 0).status().code(), StatusCode::kAborted);
+  Open();
+  EXPECT_EQ(host_.num_done(), 2u);
+  EXPECT_EQ(host_.MapForWriting(1, kEpoch + 1, kGrant).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.MapForWriting(1, kEpoch, kGrant + 1).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.HashWritten(kSlot, kGrant, manifest_).status().code(),
+            StatusCode::kFailedPrecondition);
+  const Hash128 digest = Write(9);
+  const auto read = host_.HashWritten(kSlot, kGrant, manifest_);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, digest);
+  EXPECT_EQ(host_.HashWritten(kSlot, kGrant + 1, manifest_).status().code(), StatusCode::kAborted);
+  // The same connection has it already; another one may not write for the same epoch.
+  EXPECT_TRUE(host_.MapForWriting(1, kEpoch, kGrant)->fds.empty());
+  EXPECT_EQ(host_.MapForWriting(2, kEpoch, kGrant).status().code(),
+            StatusCode::kFailedPrecondition);
+  host_.Send({WriteHeader{{kSlot, 0, kGrant, digest}}});  // sealed
+  EXPECT_EQ(host_.MapForWriting(1, kEpoch, kGrant).status().code(), StatusCode::kAborted);
+  host_.ConnectionClosed(1);
+  EXPECT_EQ(events_.Take(), (std::vector<std::string>{"made 7", "gone run 3"}));
+}
+
+TEST_F(HostTest, AConnectionSealsOnlySlotsOfItsWriter) {
+  Make();
+  Make(8, kEpoch + 1);
+  Open();
+  host_.Send({WriteHeader{{8, 0, 200, {}}, /*open_for_writing=*/true}});
+  Write(1);
+  EXPECT_EQ(host_.WriterHasMapped(1, 8, 200).code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.WriterHasMapped(1, kSlot, kGrant + 1).code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.WriterHasMapped(2, kSlot, kGrant).code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(HostTest, AReaderMapsWhatItsLeaseAllowsOnce) {
+  Make();
+  Open();
+  const Hash128 digest = Write(5);
+  host_.Send({WriteHeader{{kSlot, 0, kGrant, digest}}, AllowLease{kLease, kSlot, kGrant, kEpoch}});
+  events_.Take();
+  EXPECT_EQ(host_.MapLease(4, kLease, kGrant + 1).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.MapLease(4, kLease + 1, kGrant).status().code(), StatusCode::kAborted);
+  auto slot = host_.MapLease(4, kLease, kGrant);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(host_.MapLease(5, kLease, kGrant).status().code(), StatusCode::kFailedPrecondition);
+  auto bytes = MappedMemory::Map(slot->fds[0].get(), slot->slot_bytes, false);
+  auto page = MappedMemory::Map(slot->fds[1].get(), kSlotHeaderBytes, false);
+  ASSERT_TRUE(bytes.ok() && page.ok());
+  EXPECT_EQ(NumberIn({bytes->data(), bytes->size()}), 5u);
+  SlotHeaderFields header;
+  ASSERT_TRUE(SlotHeaderPage(page->data()).Read(&header));
+  EXPECT_EQ(header.grant, kGrant);
+  EXPECT_EQ(header.digest, digest);
+  host_.ConnectionClosed(4);
+  EXPECT_EQ(host_.MapLease(4, kLease, kGrant).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(events_.Take(), (std::vector<std::string>{"mapped 50", "ended 50"}));
+}
+
+TEST_F(HostTest, ALeaseEndsWithTheLeadersWordAndWithTheGrantNumber) {
+  Make();
+  Open();
+  const Hash128 digest = Write(5);
+  host_.Send({WriteHeader{{kSlot, 0, kGrant, digest}}, AllowLease{50, kSlot, kGrant, kEpoch},
+              AllowLease{51, kSlot, kGrant, kEpoch}, EndLease{50}});
+  EXPECT_EQ(host_.MapLease(4, 50, kGrant).status().code(), StatusCode::kAborted);
+  auto slot = host_.MapLease(4, 51, kGrant);
+  ASSERT_TRUE(slot.ok());
+  auto page = MappedMemory::Map(slot->fds[1].get(), kSlotHeaderBytes, false);
+  host_.Send({AllowLease{52, kSlot, kGrant, kEpoch}, WriteHeader{{kSlot, 0, kGrant + 1, digest}}});
+  EXPECT_EQ(SlotHeaderPage(page->data()).GrantAfterReads(), kGrant + 1);  // when Send returns
+  EXPECT_EQ(host_.MapLease(5, 52, kGrant).status().code(), StatusCode::kAborted);
+}
+
+TEST_F(HostTest, AnEvaluationSlotIsFilledByTheHostAlone) {
+  Make();
+  Make(8, /*epoch=*/0);
+  Open();
+  const Hash128 digest = Write(5);
+  host_.Send({WriteHeader{{8, 0, 200, {}}}});
+  EXPECT_EQ(host_.MapForWriting(1, 0, 200).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.CopySlot(kSlot, 8, 201, manifest_).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.CopySlot(9, 8, 200, manifest_).status().code(), StatusCode::kAborted);
+  const auto copied = host_.CopySlot(kSlot, 8, 200, manifest_);
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ(*copied, digest);
+  EXPECT_EQ(NumberIn(host_.ViewSlot(8)->bytes), 5u);
+  EXPECT_GT(host_.Stats().make_slot_seconds, 0.0);
+}
+
+TEST_F(HostTest, ADroppedSlotIsGoneWhateverItsReadersDo) {
+  Make();
+  Open();
+  const Hash128 digest = Write(5);
+  host_.Send({WriteHeader{{kSlot, 0, kGrant, digest}}, AllowLease{kLease, kSlot, kGrant, kEpoch}});
+  const auto view = host_.ViewSlot(kSlot);
+  ASSERT_TRUE(view.ok());
+  host_.Send({DropSlot{kSlot}, DropSlot{kSlot}, WriteHeader{{kSlot, 0, 1, {}}}});
+  EXPECT_EQ(host_.MapLease(4, kLease, kGrant).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.ViewSlot(kSlot).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.HashWritten(kSlot, kGrant, manifest_).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(NumberIn(view->bytes), 5u);  // who looked at it before keeps its memory
+}
+
+TEST(HostMakingTest, ASlotThatCannotBeHadIsTold) {
+  Recorder events;
+  Host host({.threads = 1,
+             .make_slot = [](const SlotRequest&, const SlotMemory::Wanted&) -> SlotMaker::Made {
+               return ResourceExhausted("no page is left");
+             }},
+            events);
+  host.Send({MakeSlot{1, 4096, "run", 1, 0}});
+  EXPECT_TRUE(events.WaitFor("not made 1 no page is left"));
+}
+
+}  // namespace
+}  // namespace titan::weightstore

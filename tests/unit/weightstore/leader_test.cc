@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: nothing is answered before the host that it depends on has carried it out. Method: a host
+// whose commands a test holds back. A whole store: store_test.cc.
+#include "weightstore/leader.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "core/storage/memory_store.h"
+#include "tests/support/weightstore.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::Fill;
+using testing::SmallManifest;
+
+// Between a leader and a host; held back, commands wait until Release.
+class LateHost final : public HostPort {
+ public:
+  LateHost(Host& host, HostEvents& events) : host_(host), events_(events) {}
+
+  void HoldBack() {
+    std::lock_guard lock(mutex_);
+    held_back_ = true;
+  }
+  void Release() {
+    {
+      std::lock_guard lock(mutex_);
+      held_back_ = false;
+      host_.Send(std::exchange(waiting_, {}));
+    }
+    events_.CommandsDone();
+  }
+  size_t num_waiting() {
+    std::lock_guard lock(mutex_);
+    return waiting_.size();
+  }
+
+  void Send(std::vector<HostCommand> commands) override {
+    std::lock_guard lock(mutex_);
+    if (held_back_) {
+      for (HostCommand& command : commands) waiting_.push_back(std::move(command));
+    } else {
+      host_.Send(std::move(commands));
+    }
+  }
+  uint64_t num_done() const override { return host_.num_done(); }
+  StatusOr<Hash128> HashWritten(uint64_t slot_id, uint64_t grant,
+                                std::shared_ptr<const Manifest> manifest) override {
+    return host_.HashWritten(slot_id, grant, std::move(manifest));
+  }
+  StatusOr<Hash128> CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
+                             std::shared_ptr<const Manifest> manifest) override {
+    return host_.CopySlot(from_slot, to_slot, to_grant, std::move(manifest));
+  }
+  StatusOr<SlotView> ViewSlot(uint64_t slot_id) override { return host_.ViewSlot(slot_id); }
+
+ private:
+  Host& host_;
+  HostEvents& events_;
+  std::mutex mutex_;
+  bool held_back_ = false;
+  std::vector<HostCommand> waiting_;
+};
+
+class LeaderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    LeaderOptions options;
+    options.unix_ms = [] { return int64_t{1234}; };
+    options.monotonic_ms = [] { return int64_t{0}; };
+    leader_ = *Leader::Open(index_, std::move(options));
+    host_ = std::make_unique<Host>(HostOptions{}, *leader_);
+    port_ = std::make_unique<LateHost>(*host_, *leader_);
+  }
+  void AddHost() { leader_->AddHost("h1", *port_, 64u << 20); }
+  void Publish(uint64_t epoch, uint64_t version) {
+    const auto begun = leader_->BeginVersion("run", epoch, version, milliseconds(1000));
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    auto slot = host_->MapForWriting(1, epoch, begun->grant);
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    if (!slot->fds.empty()) {
+      map_ = *MappedMemory::Map(slot->fds[0].get(), slot->slot_bytes, true);
+      ASSERT_TRUE(host_->WriterHasMapped(1, slot->slot_id, begun->grant).ok());
+    }
+    Fill({map_.data(), map_.size()}, version);
+    const Hash128 digest = WeightsDigest(SmallManifest(), {map_.data(), map_.size()}, 1);
+    ASSERT_TRUE(leader_->PutDone("run", epoch, version, begun->grant, digest).ok());
+    ASSERT_TRUE(leader_->CommitVersion("run", epoch, version, digest, "plan", version).ok());
+  }
+
+  storage::MemoryStore index_;
+  std::unique_ptr<Leader> leader_;
+  std::unique_ptr<LateHost> port_;
+  std::unique_ptr<Host> host_;  // its threads end first
+  MappedMemory map_;
+};
+
+TEST_F(LeaderTest, WithoutAHostNoTrainerRegisters) {
+  const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_NE(MessageOf(refused).find("no host"), std::string::npos) << refused;
+  EXPECT_EQ(leader_->ListVersions("run").status().code(), StatusCode::kNotFound);
+  AddHost();
+  EXPECT_TRUE(leader_->RegisterTrainer("a", "run", SmallManifest(), 0).ok());
+}
+
+TEST_F(LeaderTest, AGrantIsAnsweredOnceTheHostHasOpenedTheSlot) {
+  AddHost();
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  port_->HoldBack();
+  const auto early = leader_->TryBeginVersion("run", registration->epoch, 0);
+  ASSERT_TRUE(early.ok()) << early.status();
+  EXPECT_FALSE(early->result.has_value());
+  EXPECT_FALSE(early->ring_full);
+  EXPECT_NE(early->blockers.find("host h1"), std::string::npos) << early->blockers;
+  EXPECT_EQ(leader_->BeginVersion("run", registration->epoch, 0, milliseconds(20)).status().code(),
+            StatusCode::kUnavailable);
+  auto begun = std::async(std::launch::async, [&] {
+    return leader_->BeginVersion("run", registration->epoch, 0, milliseconds(10'000));
+  });
+  EXPECT_EQ(begun.wait_for(milliseconds(30)), std::future_status::timeout);
+  port_->Release();
+  const auto result = begun.get();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(host_->MapForWriting(1, registration->epoch, result->grant).ok());
+}
+
+TEST_F(LeaderTest, ALeaseIsAnsweredOnceTheHostAllowsItAndEndsIfItDoesNot) {
+  AddHost();
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  Publish(registration->epoch, 0);
+  port_->HoldBack();
+  auto asked =
+      std::async(std::launch::async, [&] { return leader_->AcquireLease("g", "run", 0, false); });
+  EXPECT_EQ(asked.wait_for(milliseconds(30)), std::future_status::timeout);
+  port_->Release();
+  const auto lease = asked.get();
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_TRUE(host_->MapLease(2, lease->lease_id, lease->grant).ok());
+  host_->ConnectionClosed(2);
+  EXPECT_EQ(leader_->Stats().num_leases, 0u);
+
+  port_->HoldBack();
+  const Status late = leader_->AcquireLease("g", "run", 0, false).status();
+  EXPECT_EQ(late.code(), StatusCode::kUnavailable);
+  EXPECT_NE(MessageOf(late).find("host h1"), std::string::npos) << late;
+  EXPECT_EQ(leader_->Stats().num_leases, 0u);
+  auto fenced = std::async(std::launch::async, [&] { return leader_->FenceReaders("run", 0); });
+  EXPECT_EQ(fenced.wait_for(milliseconds(30)), std::future_status::timeout);
+  port_->Release();
+  EXPECT_TRUE(fenced.get().ok());
+}
+
+TEST_F(LeaderTest, ShutdownEndsTheWaitForAHost) {
+  AddHost();
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  Publish(registration->epoch, 0);
+  port_->HoldBack();
+  auto asked =
+      std::async(std::launch::async, [&] { return leader_->AcquireLease("g", "run", 0, false); });
+  while (port_->num_waiting() == 0) std::this_thread::sleep_for(milliseconds(1));
+  leader_->Shutdown();
+  EXPECT_EQ(MessageOf(asked.get().status()), "the weight store is shutting down");
+}
+
+}  // namespace
+}  // namespace titan::weightstore

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/host.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "core/base/check.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+SlotMaker::Made CreateMemory(const SlotRequest& slot, const SlotMemory::Wanted& wanted) {
+  return SlotMemory::Create(slot.slot_id, slot.num_bytes, slot.writer, wanted);
+}
+
+Status StaleGrant(uint64_t grant) {
+  return Aborted("grant " + std::to_string(grant) + " opens no slot: it is stale");
+}
+
+}  // namespace
+
+Host::Host(HostOptions options, HostEvents& events)
+    : options_(std::move(options)),
+      events_(events),
+      maker_(options_.make_slot ? options_.make_slot : CreateMemory,
+             [this](const SlotRequest& request, SlotMaker::Made made) {
+               TakeSlot(request, std::move(made));
+             }) {
+  TITAN_CHECK(options_.threads >= 1);
+}
+
+Host::~Host() = default;
+
+void Host::Shutdown() { maker_.Stop(); }
+
+HostStats Host::Stats() const {
+  std::lock_guard lock(mutex_);
+  HostStats stats = stats_;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.memory != nullptr) stats.huge_bytes += slot.memory->huge_bytes();
+  }
+  return stats;
+}
+
+// --------------------------------------------------------------------------------------- commands
+
+void Host::Send(std::vector<HostCommand> commands) {
+  std::lock_guard lock(mutex_);
+  for (const HostCommand& command : commands) {
+    std::visit([this](const auto& one) { Do(one); }, command);
+  }
+  num_done_ += commands.size();
+}
+
+void Host::Do(const MakeSlot& command) {
+  slots_[command.slot_id] = {.run_id = command.run_id, .epoch = command.epoch};
+  maker_.Add(
+      {.slot_id = command.slot_id,
+       .num_bytes = command.num_bytes,
+       .writer = command.epoch == 0 ? SlotMemory::Writer::kDaemon : SlotMemory::Writer::kClient,
+       .order = command.order});
+}
+
+void Host::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
+  const bool good = made.ok();
+  {
+    std::lock_guard lock(mutex_);
+    stats_.make_slot_seconds += request.seconds;
+    const auto slot = slots_.find(request.slot_id);
+    if (slot == slots_.end()) return;  // dropped meanwhile
+    if (good) {
+      slot->second.memory = *std::move(made);
+    } else {
+      slots_.erase(slot);
+    }
+  }
+  if (good) {
+    events_.SlotMade(request.slot_id);
+  } else {
+    events_.SlotNotMade(request.slot_id, made.status());
+  }
+}
+
+void Host::Do(const DropSlot& command) {
+  const auto slot = slots_.find(command.slot_id);
+  if (slot == slots_.end()) return;
+  if (slot->second.memory == nullptr) maker_.Forget(command.slot_id);
+  slots_.erase(slot);
+}
+
+void Host::Do(const WriteHeader& command) {
+  const auto found = slots_.find(command.fields.slot_id);
+  if (found == slots_.end()) return;
+  Slot& slot = found->second;
+  slot.header = command.fields;
+  slot.open_for_writing = command.open_for_writing;
+  if (slot.memory != nullptr) slot.memory->WriteHeader(command.fields);
+}
+
+void Host::Do(const AllowLease& command) {
+  leases_[command.lease_id] = {.slot_id = command.slot_id,
+                               .grant = command.grant,
+                               .epoch = command.epoch,
+                               .token = command.token};
+}
+
+void Host::Do(const EndLease& command) { leases_.erase(command.lease_id); }
+
+void Host::Do(const HurrySlots&) { maker_.Hurry(); }
+
+// ------------------------------------------------------------------------------------------ bytes
+
+StatusOr<Host::Slot*> Host::FindSlot(uint64_t slot_id, uint64_t grant) {
+  const auto found = slots_.find(slot_id);
+  if (found == slots_.end() || found->second.memory == nullptr ||
+      found->second.header.grant != grant) {
+    return StaleGrant(grant);
+  }
+  return &found->second;
+}
+
+StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
+                                    std::shared_ptr<const Manifest> manifest) {
+  std::shared_ptr<SlotMemory> memory;
+  {
+    std::lock_guard lock(mutex_);
+    TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(slot_id, grant));
+    if (!slot->writer_mapped) {
+      return FailedPrecondition("version " + std::to_string(slot->header.version) + " of run " +
+                                slot->run_id + ": its slot was never mapped for writing");
+    }
+    memory = slot->memory;
+  }
+  const Stopwatch watch;
+  const Hash128 read = WeightsDigest(*manifest, memory->bytes(), options_.threads);
+  std::lock_guard lock(mutex_);
+  stats_.verify_seconds += watch.Seconds();
+  return read;
+}
+
+StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
+                                 std::shared_ptr<const Manifest> manifest) {
+  TITAN_ASSIGN_OR_RETURN(const SlotView from, ViewSlot(from_slot));
+  std::shared_ptr<SlotMemory> to;
+  {
+    std::lock_guard lock(mutex_);
+    TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(to_slot, to_grant));
+    to = slot->memory;
+  }
+  const Stopwatch watch;
+  std::memcpy(to->writable_bytes().data(), from.bytes.data(), manifest->slot_bytes);
+  const Hash128 copied = WeightsDigest(*manifest, to->bytes(), options_.threads);
+  std::lock_guard lock(mutex_);
+  stats_.evaluation_seconds += watch.Seconds();
+  return copied;
+}
+
+StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id) {
+  std::lock_guard lock(mutex_);
+  const auto slot = slots_.find(slot_id);
+  if (slot == slots_.end() || slot->second.memory == nullptr) {
+    return Aborted("slot " + std::to_string(slot_id) + " is not there any more");
+  }
+  return SlotView{slot->second.memory->bytes(), slot->second.memory};
+}
+
+// ----------------------------------------------------------------------------------------- socket
+
+StatusOr<SlotDescriptors> Host::MapLease(uint64_t connection, uint64_t lease_id, uint64_t grant) {
+  SlotDescriptors descriptors;
+  {
+    std::lock_guard lock(mutex_);
+    const std::string name = "lease " + std::to_string(lease_id);
+    const auto found = leases_.find(lease_id);
+    if (found == leases_.end()) return Aborted(name + " does not exist or has ended");
+    AllowedLease& lease = found->second;
+    const StatusOr<Slot*> slot = FindSlot(lease.slot_id, grant);
+    if (lease.grant != grant || !slot.ok()) {
+      return Aborted(name + ": grant " + std::to_string(grant) + " is stale");
+    }
+    if (lease.mapped) return FailedPrecondition(name + " is mapped");
+    const SlotMemory& memory = *(*slot)->memory;
+    descriptors.slot_id = lease.slot_id;
+    descriptors.slot_bytes = memory.num_bytes();
+    TITAN_ASSIGN_OR_RETURN(UniqueFd bytes, memory.DuplicateForReader());
+    TITAN_ASSIGN_OR_RETURN(UniqueFd header, memory.DuplicateHeader());
+    descriptors.fds.push_back(std::move(bytes));
+    descriptors.fds.push_back(std::move(header));
+    lease.mapped = true;
+    leases_of_connection_[connection].insert(lease_id);  // it ends with it from here on
+  }
+  events_.LeaseMapped(lease_id);
+  return descriptors;
+}
+
+StatusOr<SlotDescriptors> Host::MapForWriting(uint64_t connection, uint64_t epoch, uint64_t grant) {
+  std::lock_guard lock(mutex_);
+  const Slot* slot = nullptr;
+  SlotDescriptors descriptors;
+  for (const auto& [slot_id, candidate] : slots_) {
+    if (candidate.memory == nullptr || candidate.epoch == 0 || candidate.epoch != epoch ||
+        candidate.header.grant != grant || !candidate.open_for_writing) {
+      continue;
+    }
+    slot = &candidate;
+    descriptors.slot_id = slot_id;
+  }
+  if (slot == nullptr) {
+    return Aborted("grant " + std::to_string(grant) + " of epoch " + std::to_string(epoch) +
+                   " opens no slot: it is stale");
+  }
+  const Writer writer = {slot->run_id, epoch};
+  for (const auto& [other, known] : writer_of_connection_) {
+    if (known == writer && other != connection) {
+      return FailedPrecondition("epoch " + std::to_string(epoch) + " of run " + slot->run_id +
+                                " writes through another connection");
+    }
+  }
+  const auto [entry, added] = writer_of_connection_.emplace(connection, writer);
+  if (entry->second != writer) {
+    return FailedPrecondition("this connection writes for run " + entry->second.run_id +
+                              ", epoch " + std::to_string(entry->second.epoch) +
+                              "; open another one");
+  }
+  descriptors.slot_bytes = slot->memory->num_bytes();
+  if (!slot->writer_mapped) {
+    TITAN_ASSIGN_OR_RETURN(UniqueFd bytes, slot->memory->DuplicateForWriter());
+    descriptors.fds.push_back(std::move(bytes));
+  }
+  return descriptors;
+}
+
+Status Host::WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) {
+  std::lock_guard lock(mutex_);
+  const auto writer = writer_of_connection_.find(connection);
+  if (writer == writer_of_connection_.end()) {
+    return FailedPrecondition("this connection has no slot to write");
+  }
+  TITAN_ASSIGN_OR_RETURN(Slot * slot, FindSlot(slot_id, grant));
+  if (writer->second != Writer{slot->run_id, slot->epoch}) return StaleGrant(grant);
+  TITAN_RETURN_IF_ERROR(slot->memory->SealWriters());
+  slot->writer_mapped = true;
+  return OkStatus();
+}
+
+void Host::ConnectionClosed(uint64_t connection) {
+  std::set<uint64_t> ended;
+  std::optional<Writer> gone;
+  {
+    std::lock_guard lock(mutex_);
+    const auto leases = leases_of_connection_.find(connection);
+    if (leases != leases_of_connection_.end()) {
+      ended = std::move(leases->second);
+      leases_of_connection_.erase(leases);
+    }
+    for (const uint64_t lease_id : ended) leases_.erase(lease_id);
+    const auto writer = writer_of_connection_.find(connection);
+    if (writer != writer_of_connection_.end()) {
+      gone = std::move(writer->second);
+      writer_of_connection_.erase(writer);
+    }
+  }
+  for (const uint64_t lease_id : ended) events_.LeaseEnded(lease_id);
+  if (gone.has_value()) events_.WriterGone(gone->run_id, gone->epoch);
+}
+
+}  // namespace titan::weightstore

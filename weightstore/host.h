@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host daemon's part of the weight store: the memory of the slots on this host, and who may map
+// them. It decides nothing about versions. The leader tells it what a slot holds and which leases
+// there are (HostPort); from that it answers its clients on the unix socket alone and at once.
+//
+//   leader --HostCommand--> Host: tables of slots and leases <--SlotSource-- SocketServer
+//          <--HostEvents---       SlotMaker's threads
+//
+// The tables are what counts for clients: a lease that the leader allowed or ended is so once the
+// command has been carried out here.
+#ifndef TITAN_WEIGHTSTORE_HOST_H_
+#define TITAN_WEIGHTSTORE_HOST_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "core/base/status.h"
+#include "weightstore/host_port.h"
+#include "weightstore/slot_maker.h"
+#include "weightstore/slot_memory.h"
+#include "weightstore/socket_server.h"
+
+namespace titan::weightstore {
+
+// What a host tells its leader. Called on any thread, without a lock of the host's; slots, leases
+// and writers that the leader does not know (any more) are ignored. Must not wait for long.
+class HostEvents {
+ public:
+  HostEvents() = default;
+  HostEvents(const HostEvents&) = delete;
+  HostEvents& operator=(const HostEvents&) = delete;
+  virtual ~HostEvents() = default;
+
+  virtual void SlotMade(uint64_t slot_id) = 0;
+  virtual void SlotNotMade(uint64_t slot_id, const Status& why) = 0;
+  virtual void LeaseMapped(uint64_t lease_id) = 0;
+  // Its reader's connection closed.
+  virtual void LeaseEnded(uint64_t lease_id) = 0;
+  // Its connection closed.
+  virtual void WriterGone(const std::string& run_id, uint64_t epoch) = 0;
+  // HostPort::num_done has grown.
+  virtual void CommandsDone() = 0;
+};
+
+struct HostOptions {
+  int threads = 1;            // that hash; at least 1
+  SlotMaker::Make make_slot;  // empty: SlotMemory::Create
+};
+
+// For metrics; seconds are since the start.
+struct HostStats {
+  uint64_t huge_bytes = 0;        // of the slots' memory, in huge pages
+  double make_slot_seconds = 0;   // taking memory, with the rests between
+  double verify_seconds = 0;      // hashing what a writer wrote
+  double evaluation_seconds = 0;  // copies into evaluation slots
+};
+
+// Thread-safe.
+class Host final : public HostPort, public SlotSource {
+ public:
+  // events must outlive the host.
+  Host(HostOptions options, HostEvents& events);
+  ~Host() override;
+
+  // Slots that are being made are broken off.
+  void Shutdown();
+  HostStats Stats() const;
+
+  // HostPort.
+  void Send(std::vector<HostCommand> commands) override;
+  uint64_t num_done() const override { return num_done_; }
+  StatusOr<Hash128> HashWritten(uint64_t slot_id, uint64_t grant,
+                                std::shared_ptr<const Manifest> manifest) override;
+  StatusOr<Hash128> CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
+                             std::shared_ptr<const Manifest> manifest) override;
+  StatusOr<SlotView> ViewSlot(uint64_t slot_id) override;
+
+  // SlotSource.
+  StatusOr<SlotDescriptors> MapLease(uint64_t connection, uint64_t lease_id,
+                                     uint64_t grant) override;
+  StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
+                                          uint64_t grant) override;
+  Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) override;
+  void ConnectionClosed(uint64_t connection) override;
+
+ private:
+  struct Slot {
+    std::string run_id;
+    uint64_t epoch = 0;  // of the writer; 0: this host fills it
+    std::shared_ptr<SlotMemory>
+        memory;               // shared with who hashes, copies or reads; null: being made
+    SlotHeaderFields header;  // as in the header page
+    bool open_for_writing = false;
+    bool writer_mapped = false;
+  };
+  struct AllowedLease {
+    uint64_t slot_id = 0;
+    uint64_t grant = 0;
+    uint64_t epoch = 0;
+    Hash128 token;
+    bool mapped = false;
+  };
+  struct Writer {
+    std::string run_id;
+    uint64_t epoch = 0;
+    friend auto operator<=>(const Writer&, const Writer&) = default;
+  };
+
+  // Under mutex_.
+  void Do(const MakeSlot& command);
+  void Do(const DropSlot& command);
+  void Do(const WriteHeader& command);
+  void Do(const AllowLease& command);
+  void Do(const EndLease& command);
+  void Do(const HurrySlots& command);
+  // The slot, if its memory is there and its grant number is that one.
+  StatusOr<Slot*> FindSlot(uint64_t slot_id, uint64_t grant);
+  // On the maker's thread.
+  void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
+
+  const HostOptions options_;
+  HostEvents& events_;
+  std::atomic<uint64_t> num_done_{0};
+
+  mutable std::mutex mutex_;  // guards what follows; not held while HostEvents are called
+  std::map<uint64_t, Slot> slots_;
+  std::map<uint64_t, AllowedLease> leases_;
+  std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
+  std::map<uint64_t, Writer> writer_of_connection_;
+  HostStats stats_;
+  SlotMaker maker_;  // last: its threads use all of the above. Called with mutex_, never waits.
+};
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_HOST_H_

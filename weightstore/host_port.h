@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A host daemon as the leader drives it: commands, carried out in the order in which they were
+// sent, and calls that answer. The leader owns the interface; Host implements it in the same
+// process, services by a stream to another one.
+#ifndef TITAN_WEIGHTSTORE_HOST_PORT_H_
+#define TITAN_WEIGHTSTORE_HOST_PORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "core/base/hash.h"
+#include "core/base/status.h"
+#include "weightstore/client/manifest.h"
+#include "weightstore/client/slot_header.h"
+
+namespace titan::weightstore {
+
+// Takes memory for a slot, ahead of need: HostEvents::SlotMade or SlotNotMade follows.
+struct MakeSlot {
+  uint64_t slot_id = 0;
+  uint64_t num_bytes = 0;
+  std::string run_id;
+  uint64_t epoch = 0;  // of the writer; 0: the host itself fills it (evaluation)
+  uint32_t order = 0;  // SlotRequest::order
+};
+// Gives its memory back, or stops making it.
+struct DropSlot {
+  uint64_t slot_id = 0;
+};
+// What the slot holds from here on. Another grant number takes it from everybody who has a lease on
+// it or writes it, before its bytes may change.
+struct WriteHeader {
+  SlotHeaderFields fields;
+  bool open_for_writing = false;  // its writer may map it, with this grant number
+};
+// Who presents these may read the slot, as long as its grant number stays.
+struct AllowLease {
+  uint64_t lease_id = 0;
+  uint64_t slot_id = 0;
+  uint64_t grant = 0;
+  uint64_t epoch = 0;  // of the slot's writer
+  Hash128 token;       // not guessable
+};
+struct EndLease {
+  uint64_t lease_id = 0;
+};
+// Somebody waits for slots that are made ahead of need.
+struct HurrySlots {};
+
+using HostCommand = std::variant<MakeSlot, DropSlot, WriteHeader, AllowLease, EndLease, HurrySlots>;
+
+// The bytes of a slot, readable while `owner` lives; they may become those of another version.
+struct SlotView {
+  std::span<const std::byte> bytes;
+  std::shared_ptr<const void> owner;
+};
+
+// Thread-safe.
+class HostPort {
+ public:
+  HostPort() = default;
+  HostPort(const HostPort&) = delete;
+  HostPort& operator=(const HostPort&) = delete;
+  virtual ~HostPort() = default;
+
+  // Called with the leader's lock held: must neither wait for long nor call HostEvents.
+  virtual void Send(std::vector<HostCommand> commands) = 0;
+  // How many of the commands that were sent have been carried out. HostEvents::CommandsDone says
+  // that it has grown, except for those that Send itself carried out.
+  virtual uint64_t num_done() const = 0;
+
+  // The calls below block, come after all commands that were sent before them, and end with
+  // Unavailable when the host is gone. Aborted: the slot is not there any more or has another grant
+  // number.
+
+  // The weights digest of what the slot's writer left. FailedPrecondition: it was never mapped for
+  // writing.
+  virtual StatusOr<Hash128> HashWritten(uint64_t slot_id, uint64_t grant,
+                                        std::shared_ptr<const Manifest> manifest) = 0;
+  // Copies a slot into another one, which has that grant number and which the host itself fills;
+  // the weights digest of the copy.
+  virtual StatusOr<Hash128> CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
+                                     std::shared_ptr<const Manifest> manifest) = 0;
+  virtual StatusOr<SlotView> ViewSlot(uint64_t slot_id) = 0;
+};
+
+}  // namespace titan::weightstore
+
+#endif  // TITAN_WEIGHTSTORE_HOST_PORT_H_

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weightstore/leader.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "core/base/check.h"
+#include "weightstore/client/reason.h"
+
+namespace titan::weightstore {
+namespace {
+
+// A waiting BeginVersion looks for leases that ran out at least this often.
+constexpr std::chrono::milliseconds kExpiryPeriod{100};
+// A host that has not carried out a command after this is as good as gone for who waits for it.
+constexpr std::chrono::milliseconds kHostPatience{2'000};
+
+class Stopwatch {
+ public:
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Of a lease; nobody can guess it.
+StatusOr<Hash128> MakeToken() {
+  Hash128 token;
+  if (::getrandom(&token, sizeof(token), 0) != sizeof(token)) {
+    return Unavailable(std::string("getrandom: ") + std::strerror(errno));
+  }
+  return token;
+}
+
+Status ShutDown() { return Unavailable("the weight store is shutting down"); }
+
+}  // namespace
+
+Leader::Leader(storage::KeyValueStore& index_store, LeaderOptions options)
+    : options_(std::move(options)),
+      index_(index_store),
+      state_(options_.first_number, options_.lease_ttl_ms, options_.reader_patience_ms) {}
+
+Leader::~Leader() = default;
+
+StatusOr<std::unique_ptr<Leader>> Leader::Open(storage::KeyValueStore& index_store,
+                                               LeaderOptions options) {
+  TITAN_CHECK(options.unix_ms && options.monotonic_ms);
+  std::unique_ptr<Leader> leader(new Leader(index_store, std::move(options)));
+  TITAN_RETURN_IF_ERROR(leader->index_.Restore(leader->state_));
+  return leader;
+}
+
+void Leader::AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes) {
+  std::lock_guard lock(mutex_);
+  const bool added =
+      hosts_.emplace(name, HostEntry{&port, memory_limit_bytes, port.num_done()}).second;
+  TITAN_CHECK(added);
+}
+
+void Leader::Shutdown() {
+  std::lock_guard lock(mutex_);
+  shut_down_ = true;
+  changed_.notify_all();
+  if (options_.on_change) options_.on_change();
+}
+
+void Leader::Settle() {
+  Effects effects = state_.TakeEffects();
+  std::map<std::string, std::vector<HostCommand>> commands;
+  for (auto& [host, command] : effects.commands) {
+    const uint64_t number = ++hosts_.at(host).num_sent;
+    if (const auto* header = std::get_if<WriteHeader>(&command); header != nullptr) {
+      header_of_slot_[header->fields.slot_id] = {host, number};
+    } else if (const auto* dropped = std::get_if<DropSlot>(&command); dropped != nullptr) {
+      header_of_slot_.erase(dropped->slot_id);
+    }
+    commands[host].push_back(std::move(command));
+  }
+  for (auto& [host, list] : commands) hosts_.at(host).port->Send(std::move(list));
+  if (effects.versions_changed && options_.on_change) options_.on_change();
+  if (effects.slots_changed) changed_.notify_all();
+}
+
+void Leader::Expire() {
+  state_.ExpireLeases(options_.monotonic_ms());
+  Settle();
+}
+
+// ------------------------------------------------------------------------------------------ hosts
+
+bool Leader::IsDone(const SentCommand& command) const {
+  return hosts_.at(command.host).port->num_done() >= command.number;
+}
+
+Leader::SentCommand Leader::LastSentTo(const std::string& host) const {
+  return {host, hosts_.at(host).num_sent};
+}
+
+Status Leader::WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command) {
+  const auto deadline = std::chrono::steady_clock::now() + kHostPatience;
+  while (!IsDone(command)) {
+    if (shut_down_) return ShutDown();
+    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !IsDone(command)) {
+      return Unavailable("host " + command.host + " has not answered for " +
+                         std::to_string(kHostPatience.count()) + " ms");
+    }
+  }
+  return OkStatus();
+}
+
+void Leader::SlotMade(uint64_t slot_id) {
+  std::lock_guard lock(mutex_);
+  state_.SlotMade(slot_id);
+  Settle();
+}
+
+void Leader::SlotNotMade(uint64_t slot_id, const Status& why) {
+  std::lock_guard lock(mutex_);
+  state_.SlotNotMade(slot_id, why);
+  Settle();
+}
+
+void Leader::LeaseMapped(uint64_t lease_id) {
+  std::lock_guard lock(mutex_);
+  state_.LeaseMapped(lease_id, options_.monotonic_ms());
+}
+
+void Leader::LeaseEnded(uint64_t lease_id) {
+  std::lock_guard lock(mutex_);
+  state_.ReleaseLease(lease_id);
+  Settle();
+}
+
+void Leader::WriterGone(const std::string& run_id, uint64_t epoch) {
+  std::lock_guard lock(mutex_);
+  state_.AbandonWriter(run_id, epoch);
+  Settle();
+}
+
+void Leader::CommandsDone() {
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+// --------------------------------------------------------------------------------------- trainers
+
+Status Leader::CheckMemory(const std::string& run_id,
+                           const StoreState::RegistrationPlan& plan) const {
+  const StoreState::SlotBytes bytes = state_.CountBytes(plan.host);
+  const uint64_t in_use = bytes.made + bytes.being_made;
+  const uint64_t kept = in_use - plan.num_dropped * plan.slot_bytes;
+  const uint64_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
+  const uint64_t limit = hosts_.at(plan.host).memory_limit_bytes;
+  if (kept <= limit && plan.slot_bytes <= (limit - kept) / num_new) return OkStatus();
+  return WithReason(
+      ResourceExhausted("run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
+                        std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
+                        " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
+                        ": raise it, or lower the schedule's max age or the model's size"),
+      kMemoryLimit);
+}
+
+StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::string& run_id,
+                                      const Manifest& manifest, uint32_t max_age) {
+  StoreState::RegistrationPlan plan;
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_down_) return ShutDown();
+    Expire();
+    if (hosts_.empty()) return Unavailable("no host daemon is there to take the slots of a run");
+    const std::string& host = hosts_.begin()->first;
+    TITAN_ASSIGN_OR_RETURN(plan, state_.PlanRegistration(run_id, manifest, max_age, host));
+    TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan));
+  }
+  TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, plan.record));
+  const Registration registration = {plan.record.trainer_epoch, plan.ring_slots};
+  last_registration_[run_id] = {request_id, registration};
+  std::lock_guard lock(mutex_);
+  state_.ApplyRegistration(run_id, plan);
+  Settle();
+  return registration;
+}
+
+StatusOr<Registration> Leader::RegisterTrainer(const std::string& request_id,
+                                               const std::string& run_id, const Manifest& manifest,
+                                               uint32_t max_age) {
+  Registration registration;
+  {
+    std::lock_guard registry(registry_mutex_);
+    const auto last = last_registration_.find(run_id);
+    if (!request_id.empty() && last != last_registration_.end() &&
+        last->second.first == request_id) {
+      registration = last->second.second;
+    } else {
+      TITAN_ASSIGN_OR_RETURN(registration, Enroll(request_id, run_id, manifest, max_age));
+    }
+  }
+  const Status first = WaitForFirstSlot(run_id, registration.epoch);
+  if (first.ok()) return registration;
+  std::lock_guard registry(registry_mutex_);
+  const auto last = last_registration_.find(run_id);
+  if (last != last_registration_.end() && last->second.second.epoch == registration.epoch) {
+    last_registration_.erase(last);  // a retry tries anew
+  }
+  return first;
+}
+
+Status Leader::WaitForFirstSlot(const std::string& run_id, uint64_t epoch) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (shut_down_) return ShutDown();
+    TITAN_ASSIGN_OR_RETURN(const bool made, state_.HasSlot(run_id, epoch));
+    if (made) return OkStatus();
+    changed_.wait(lock);
+  }
+}
+
+// --------------------------------------------------------------------------------------- versions
+
+StatusOr<Leader::BeginTry> Leader::TryBeginVersion(const std::string& run_id, uint64_t epoch,
+                                                   uint64_t version) {
+  std::lock_guard lock(mutex_);
+  if (shut_down_) return ShutDown();
+  Expire();
+  TITAN_ASSIGN_OR_RETURN(StoreState::BeginOutcome outcome,
+                         state_.BeginVersion(run_id, epoch, version, options_.monotonic_ms()));
+  Settle();
+  BeginTry begun;
+  begun.blockers = std::move(outcome.blockers);
+  switch (outcome.kind) {
+    case StoreState::BeginOutcome::Kind::kOpened:
+      if (const SentCommand& header = header_of_slot_.at(outcome.slot_id); !IsDone(header)) {
+        begun.blockers = "host " + header.host + " has not opened the slot yet";
+        break;
+      }
+      begun.result = BeginResult{outcome.grant, std::nullopt};
+      break;
+    case StoreState::BeginOutcome::Kind::kRecorded:
+      begun.result = BeginResult{0, outcome.digest};
+      break;
+    case StoreState::BeginOutcome::Kind::kBlocked:
+      begun.ring_full = true;
+      break;
+    case StoreState::BeginOutcome::Kind::kBeingMade:
+      break;
+  }
+  return begun;
+}
+
+Status Leader::BeginTry::Expired(uint64_t version, std::chrono::milliseconds waited) const {
+  const std::string text = "version " + std::to_string(version) + " waited " +
+                           std::to_string(waited.count()) + " ms: " + blockers;
+  if (ring_full) return WithReason(ResourceExhausted(text), kRingFull);
+  return Unavailable(text);
+}
+
+StatusOr<BeginResult> Leader::BeginVersion(const std::string& run_id, uint64_t epoch,
+                                           uint64_t version, std::chrono::milliseconds wait) {
+  const auto deadline = std::chrono::steady_clock::now() + wait;
+  bool blocked = false;
+  for (;;) {
+    TITAN_ASSIGN_OR_RETURN(const BeginTry begun, TryBeginVersion(run_id, epoch, version));
+    if (begun.result.has_value()) return *begun.result;
+    std::unique_lock lock(mutex_);
+    if (begun.ring_full && !std::exchange(blocked, true)) ++stats_.begin_blocked;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) return begun.Expired(version, wait);
+    // A change between the try and this wait costs at most one period.
+    changed_.wait_until(lock, std::min(deadline, now + kExpiryPeriod));
+  }
+}
+
+Status Leader::PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
+                       const Hash128& digest) {
+  HostPort* host;
+  StoreState::SlotToVerify slot;
+  std::shared_ptr<const Manifest> manifest;
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_down_) return ShutDown();
+    TITAN_ASSIGN_OR_RETURN(const auto started,
+                           state_.StartVerify(run_id, epoch, version, grant, digest));
+    if (!started.has_value()) return OkStatus();
+    slot = *started;
+    host = hosts_.at(slot.host).port;
+    manifest = state_.ManifestOf(run_id);
+  }
+  const StatusOr<Hash128> read = host->HashWritten(slot.slot_id, grant, manifest);
+  std::lock_guard lock(mutex_);
+  const Status sealed = state_.FinishVerify(run_id, epoch, version, grant, digest, read);
+  if (read.ok() && sealed.code() == StatusCode::kDataLoss) ++stats_.verify_failures;
+  Settle();
+  return sealed;
+}
+
+StatusOr<int64_t> Leader::CommitVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
+                                        const Hash128& digest, const std::string& plan_digest,
+                                        uint64_t train_step) {
+  const Stopwatch watch;
+  if (plan_digest.size() > 256) return InvalidArgument("plan_digest: at most 256 bytes");
+  std::lock_guard registry(registry_mutex_);
+  StoreState::CommitPlan plan;
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_down_) return ShutDown();
+    TITAN_ASSIGN_OR_RETURN(plan, state_.PlanCommit(run_id, epoch, version, digest));
+  }
+  if (plan.done) return plan.recorded->committed_unix_ms;
+  VersionRecord record;
+  if (plan.recorded.has_value()) {
+    record = *plan.recorded;
+  } else {
+    record = {digest, plan_digest, train_step, options_.unix_ms()};
+    TITAN_RETURN_IF_ERROR(index_.PutVersion(run_id, version, record));
+  }
+  std::lock_guard lock(mutex_);
+  state_.ApplyCommit(run_id, epoch, version, record);
+  ++stats_.versions_committed;
+  stats_.commit_seconds += watch.Seconds();
+  Settle();
+  return record.committed_unix_ms;
+}
+
+// ---------------------------------------------------------------------------------------- readers
+
+StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::string& run_id,
+                                     uint64_t version, bool evaluation) {
+  TITAN_ASSIGN_OR_RETURN(const Hash128 token, MakeToken());
+  std::unique_lock lock(mutex_);
+  if (shut_down_) return ShutDown();
+  Expire();
+  TITAN_ASSIGN_OR_RETURN(
+      const StoreState::LeaseGrant grant,
+      state_.AcquireLease(holder, run_id, version, evaluation, options_.monotonic_ms(), token));
+  Settle();
+  if (const Status allowed = WaitFor(lock, LastSentTo(grant.host)); !allowed.ok()) {
+    state_.ReleaseLease(grant.lease_id);
+    Settle();
+    return allowed;
+  }
+  return Lease{grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
+}
+
+Status Leader::ReleaseLease(uint64_t lease_id) {
+  std::lock_guard lock(mutex_);
+  state_.ReleaseLease(lease_id);
+  Settle();
+  return OkStatus();
+}
+
+Status Leader::FenceReaders(const std::string& run_id, uint64_t version) {
+  std::unique_lock lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const std::string host, state_.FenceReaders(run_id, version));
+  Settle();
+  return WaitFor(lock, LastSentTo(host));
+}
+
+// ------------------------------------------------------------------------------------- evaluation
+
+StatusOr<Hash128> Leader::PinForEvaluation(const std::string& run_id, uint64_t version) {
+  HostPort* host;
+  std::shared_ptr<const Manifest> manifest;
+  StoreState::PinPlan plan;
+  {
+    std::unique_lock lock(mutex_);
+    StoreState::PinOutcome outcome;
+    for (;;) {
+      if (shut_down_) return ShutDown();
+      Expire();
+      TITAN_ASSIGN_OR_RETURN(outcome, state_.PlanPin(run_id, version, options_.monotonic_ms()));
+      Settle();
+      if (!outcome.being_made) break;
+      changed_.wait(lock);
+    }
+    if (!outcome.copy.has_value()) return outcome.digest;
+    plan = *outcome.copy;
+    host = hosts_.at(plan.host).port;
+    manifest = state_.ManifestOf(run_id);
+  }
+  const StatusOr<Hash128> copied =
+      host->CopySlot(plan.from_slot, plan.to_slot, plan.grant, manifest);
+  std::lock_guard lock(mutex_);
+  const bool good = copied.ok() && *copied == plan.digest;
+  if (copied.ok() && !good) ++stats_.verify_failures;
+  const Status finished = state_.FinishPin(run_id, version, plan, good);
+  Settle();
+  if (!copied.ok() && finished.code() == StatusCode::kDataLoss) return copied.status();
+  if (!finished.ok()) return finished;
+  return copied;
+}
+
+Status Leader::UnpinEvaluation(const std::string& run_id, uint64_t version) {
+  std::lock_guard lock(mutex_);
+  return state_.Unpin(run_id, version);
+}
+
+// -------------------------------------------------------------------------------------- operators
+
+StatusOr<std::vector<VersionInfo>> Leader::ListVersions(const std::string& run_id) {
+  std::lock_guard lock(mutex_);
+  Expire();
+  return state_.ListVersions(run_id);
+}
+
+StatusOr<StoreState::Changes> Leader::ChangesSince(const std::string& run_id, uint64_t cursor,
+                                                   uint64_t from_version, size_t max_versions) {
+  std::lock_guard lock(mutex_);
+  if (shut_down_) return ShutDown();
+  return state_.ChangesSince(run_id, cursor, from_version, max_versions);
+}
+
+StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_id) {
+  Newest newest;
+  HostPort* host;
+  uint64_t slot_id;
+  {
+    std::lock_guard lock(mutex_);
+    const std::optional<StoreState::CommittedSlot> slot = state_.NewestCommitted(run_id);
+    if (!slot.has_value()) return std::optional<Newest>();
+    newest.version = slot->version;
+    newest.digest = slot->digest;
+    newest.manifest = state_.ManifestOf(run_id);
+    host = hosts_.at(slot->host).port;
+    slot_id = slot->slot_id;
+  }
+  TITAN_ASSIGN_OR_RETURN(newest.slot, host->ViewSlot(slot_id));
+  return std::optional<Newest>(std::move(newest));
+}
+
+Status Leader::EndRun(const std::string& run_id, uint64_t epoch) {
+  std::lock_guard registry(registry_mutex_);
+  std::optional<RunRecord> record;
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_down_) return ShutDown();
+    TITAN_ASSIGN_OR_RETURN(record, state_.PlanEndRun(run_id, epoch));
+  }
+  if (!record.has_value()) return OkStatus();
+  TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, *record));
+  std::lock_guard lock(mutex_);
+  state_.ApplyEndRun(run_id);
+  Settle();
+  return OkStatus();
+}
+
+StatusOr<uint64_t> Leader::AdvanceOrchestratorEpoch(const std::string& request_id) {
+  std::lock_guard registry(registry_mutex_);
+  if (!request_id.empty() && last_orchestrator_.first == request_id) {
+    return last_orchestrator_.second;
+  }
+  uint64_t epoch;
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_down_) return ShutDown();
+    epoch = state_.orchestrator_epoch() + 1;
+  }
+  TITAN_RETURN_IF_ERROR(index_.PutOrchestratorEpoch(epoch));
+  std::lock_guard lock(mutex_);
+  state_.RestoreOrchestratorEpoch(epoch);
+  last_orchestrator_ = {request_id, epoch};
+  return epoch;
+}
+
+LeaderStats Leader::Stats() {
+  std::lock_guard lock(mutex_);
+  Expire();
+  LeaderStats stats = stats_;
+  stats.slots = state_.CountSlots();
+  stats.num_slots = state_.num_slots() - stats.slots.being_made;
+  stats.num_leases = state_.num_leases();
+  const StoreState::SlotBytes bytes = state_.CountBytes();
+  stats.slot_bytes = bytes.made;
+  stats.bytes_being_made = bytes.being_made;
+  for (const auto& [name, host] : hosts_) stats.memory_limit_bytes += host.memory_limit_bytes;
+  return stats;
+}
+
+}  // namespace titan::weightstore
