@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 
@@ -217,9 +218,9 @@ void AddDataCommands(CLI::App* app, Builder* builder, Arguments* args) {
 }
 
 void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
-  CLI::App* weights = app->add_subcommand(
-      "weights",
-      "Versions of a job's weights and stored models: list, check, import, export, delete");
+  CLI::App* weights = app->add_subcommand("weights",
+                                          "Versions of a job's weights and stored models: list, "
+                                          "check, compare, import, export, delete");
   weights->require_subcommand(1);
   weights->footer("Examples:\n  titanctl weights ls\n  titanctl weights verify job-1@3");
   CLI::App* ls = builder->Command(weights, "ls", "weights ls",
@@ -258,13 +259,37 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
                                        "Delete a stored model, or the kept version of an ended job",
                                        "  titanctl weights rm base\n"
                                        "  titanctl weights rm job-1");
+  CLI::App* collected = builder->Command(
+      weights, "gc", "weights gc",
+      "Delete the kept versions of ended jobs but those of the newest; without --yes say which",
+      "  titanctl weights gc --keep 3\n"
+      "  titanctl weights gc --keep 3 --yes");
+  collected
+      ->add_option("--keep", args->weights.keep,
+                   "The versions of that many ended jobs stay, the newest; models stay in any case")
+      ->required();
+  collected->add_flag("--yes", args->weights.yes, "Delete them");
+  CLI::App* diff = builder->Command(
+      weights, "diff", "weights diff",
+      "Compare two sets of weights tensor by tensor; the exit code is that of diff: 0 equal, 1 "
+      "different, 2 or more for trouble",
+      "  titanctl weights diff job-1@0 job-1\n"
+      "  titanctl weights diff base ./tuned     a stored model and a folder\n"
+      "  titanctl weights diff base model.gguf -o json");
+  for (const auto& [name, field] :
+       {std::pair("a", &args->weights.name), std::pair("b", &args->weights.other)}) {
+    diff->add_option(name, *field,
+                     "JOB (its newest version), JOB@VERSION, a model's id or name, or a path: a "
+                     "GGUF file or Hugging Face folder, with a '/' or ending in .gguf")
+        ->required();
+  }
   for (CLI::App* command : {show, verify, exported, removed}) {
     command
         ->add_option("weights", args->weights.name,
                      "JOB (its newest version), JOB@VERSION, or a model's id or name")
         ->required();
   }
-  for (CLI::App* command : {ls, show, verify, imported, exported, removed}) {
+  for (CLI::App* command : {ls, show, verify, imported, exported, removed, collected, diff}) {
     builder->Local(command);
     builder->Output(command);
   }

@@ -84,11 +84,15 @@ struct DataOptions {
 };
 
 struct WeightsOptions {
-  std::string name;  // JOB, JOB@VERSION or a model; of `ls` a job, empty: all; of `import` a path
-  std::string to;    // of `export`: the folder to write
-  std::string id;    // of `import`: a name beside the id; empty: none
+  std::string name;   // JOB, JOB@VERSION or a model; of `ls` a job, empty: all; of `import` a path;
+                      // of `diff` also a path
+  std::string other;  // of `diff`: what `name` is compared with
+  std::string to;     // of `export`: the folder to write
+  std::string id;     // of `import`: a name beside the id; empty: none
   bool without_tokenizer = false;  // of `import`
   bool all = false;                // of `ls`: also versions that are only a record
+  uint32_t keep = 0;               // of `gc`: kept versions of so many jobs stay
+  bool yes = false;                // of `gc`: delete
 };
 
 struct Arguments {

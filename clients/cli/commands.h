@@ -51,6 +51,8 @@ int VerifyWeights(const Common& common, const WeightsOptions& options);
 int ImportWeights(const Common& common, const WeightsOptions& options);
 int ExportWeights(const Common& common, const WeightsOptions& options);
 int RemoveWeights(const Common& common, const WeightsOptions& options);
+int CollectWeights(const Common& common, const WeightsOptions& options);
+int DiffWeights(const Common& common, const WeightsOptions& options);
 
 }  // namespace titan::cli
 

@@ -26,8 +26,8 @@ struct ExitCode {
 };
 inline constexpr ExitCode kExitCodes[] = {
     {kExitOk, "done; with -w: the job succeeded"},
-    {kExitFailed, "the operation failed"},
-    {kExitUsage, "wrong use or wrong input; nothing was changed"},
+    {kExitFailed, "the operation failed; of weights diff: the weights differ"},
+    {kExitUsage, "wrong use or wrong input, nothing was changed; of weights diff: it failed"},
     {kExitJobFailed, "the job FAILED"},
     {kExitJobCancelled, "the job was CANCELLED"},
     {kExitUnreachable, "no cluster runs there, or it does not answer"},

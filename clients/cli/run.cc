@@ -60,6 +60,8 @@ int Run(const Arguments& arguments) {
   if (command == "weights import") return ImportWeights(common, arguments.weights);
   if (command == "weights export") return ExportWeights(common, arguments.weights);
   if (command == "weights rm") return RemoveWeights(common, arguments.weights);
+  if (command == "weights gc") return CollectWeights(common, arguments.weights);
+  if (command == "weights diff") return DiffWeights(common, arguments.weights);
   if (command == "completion") {
     Arguments ignored;
     std::cout << CompletionScript(*MakeParser(&ignored), arguments.shell);

@@ -3,7 +3,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -21,6 +23,8 @@ namespace titan::cli {
 namespace {
 
 constexpr std::chrono::seconds kDeadline{10};
+constexpr std::chrono::seconds kCollectDeadline{120};  // many files may go
+constexpr uint64_t kReadBytes = 2u << 20;              // most that the store reads at a time
 
 }  // namespace
 
@@ -82,6 +86,30 @@ StatusOr<uint64_t> StoreClient::Delete(const weightstore::v1::DeleteStoredModelR
   const grpc::Status status = impl_->stub->DeleteStoredModel(&context, request, &response);
   if (!status.ok()) return impl_->Failed(status);
   return response.freed_bytes();
+}
+
+StatusOr<weightstore::v1::CollectGarbageResponse> StoreClient::CollectGarbage(
+    const weightstore::v1::CollectGarbageRequest& request) {
+  weightstore::v1::CollectGarbageResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kCollectDeadline);
+  const grpc::Status status = impl_->stub->CollectGarbage(&context, request, &response);
+  if (!status.ok()) return impl_->Failed(status);
+  return response;
+}
+
+StatusOr<std::string> StoreClient::ReadBlobPart(const Hash128& digest, uint64_t offset,
+                                                uint64_t max_bytes) {
+  weightstore::v1::ReadBlobRequest request;
+  request.set_digest(ToHex(digest));
+  request.set_offset(offset);
+  request.set_max_bytes(static_cast<uint32_t>(std::min(max_bytes, kReadBytes)));
+  weightstore::v1::ReadBlobResponse response;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  const grpc::Status status = impl_->stub->ReadBlob(&context, request, &response);
+  if (!status.ok()) return impl_->Failed(status);
+  return std::move(*response.mutable_chunk());
 }
 
 StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
 #include "services/weightstore_client/grpc_leader.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
@@ -27,6 +28,12 @@ class StoreClient {
   StatusOr<weightstore::v1::ListStoredModelsResponse> ListStoredModels();
   // The bytes that became free. NotFound.
   StatusOr<uint64_t> Delete(const weightstore::v1::DeleteStoredModelRequest& request);
+  // Deletes kept versions and unnamed blobs, or says what it would delete.
+  StatusOr<weightstore::v1::CollectGarbageResponse> CollectGarbage(
+      const weightstore::v1::CollectGarbageRequest& request);
+  // At most max_bytes of a blob from `offset` on, fewer when they are many; empty at its end. The
+  // bytes are not compared with the digest. NotFound.
+  StatusOr<std::string> ReadBlobPart(const Hash128& digest, uint64_t offset, uint64_t max_bytes);
   // What is kept on disk; lives as long as this object.
   weightstore::GrpcLeader& models();
   // Maps a committed version; it stays as long as the result lives.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// weights import, export, rm: between model files, the weight store and its disk.
+// weights import, export, rm, gc: between model files, the weight store and its disk.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,6 +16,7 @@
 
 #include "clients/cli/commands.h"
 #include "clients/cli/found_version.h"
+#include "clients/cluster/terminal.h"
 #include "core/formats/model_bundle.h"
 #include "core/kernels/pool.h"
 #include "core/model/memory.h"
@@ -23,6 +25,7 @@
 #include "core/text/import_model.h"
 #include "services/models/manifest_of.h"
 #include "services/models/stored_source.h"
+#include "services/rpc/config.h"
 #include "services/weightstore_client/convert.h"
 #include "weightstore/client/weights_digest.h"
 
@@ -293,6 +296,42 @@ int RemoveWeights(const Common& common, const WeightsOptions& options) {
   } else {
     std::cout << fmt::format("{}: deleted, {} freed\n", title, MebiBytes(*freed));
   }
+  return kExitOk;
+}
+
+int CollectWeights(const Common& common, const WeightsOptions& options) {
+  auto client = ConnectTo(common);
+  if (!client.ok()) return Fail(client.status());
+  const auto jobs = (*client)->ListJobs();
+  if (!jobs.ok()) return Fail(jobs.status());
+  std::map<std::string, std::string> job_of_run;
+  for (const auto& job : jobs->jobs()) job_of_run[job.run_id()] = job.job_id();
+  auto store = StoreClient::Open(common.data);
+  if (!store.ok()) return Fail(store.status());
+  weightstore::v1::CollectGarbageRequest request;
+  request.set_request_id(fmt::format("titanctl-{}-gc", getpid()));
+  request.set_keep_runs(options.keep);
+  request.set_dry_run(!options.yes);
+  const auto collected = (*store)->CollectGarbage(request);
+  if (!collected.ok()) return Fail(collected.status());
+  if (common.json) {
+    Json versions = Json::array();
+    for (const auto& version : collected->versions()) {
+      Json row = Json::parse(rpc::ToJsonText(version, /*all_fields=*/true), nullptr, false);
+      const auto job = job_of_run.find(version.run_id());
+      row["job_id"] = job == job_of_run.end() ? "" : job->second;
+      versions.push_back(std::move(row));
+    }
+    const Json out = {{"deleted", options.yes},
+                      {"versions", std::move(versions)},
+                      {"freed_bytes", collected->freed_bytes()},
+                      {"versions_left", collected->versions_left()}};
+    std::cout << out.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+    return kExitOk;
+  }
+  const std::string command = fmt::format("titanctl weights gc --keep {} --yes --data {}",
+                                          options.keep, cluster::ShellWord(common.data));
+  std::cout << FormatCollected(*collected, job_of_run, options.yes ? "" : command) << std::flush;
   return kExitOk;
 }
 

@@ -119,4 +119,35 @@ std::vector<std::string> ModelRow(const StoredModel& model) {
           MebiBytes(model.num_bytes())};
 }
 
+std::string FormatCollected(const CollectGarbageResponse& collected,
+                            const std::map<std::string, std::string>& job_of_run,
+                            const std::string& command) {
+  const bool deleted = command.empty();
+  const auto versions = [](uint64_t n) {
+    return fmt::format("{} version{}", n, n == 1 ? "" : "s");
+  };
+  const uint64_t left = collected.versions_left();
+  const std::string rest = left == 0 ? ""
+                                     : fmt::format("; {} of ended jobs {}", versions(left),
+                                                   left == 1 ? "stays" : "stay");
+  if (collected.versions().empty() && collected.freed_bytes() == 0) {
+    return "there is nothing to delete" + rest + "\n";
+  }
+  std::vector<std::vector<std::string>> rows = {{"JOB", "VERSION", "DIGEST", "STORED", "DISK"}};
+  for (const StoredModel& version : collected.versions()) {
+    const auto job = job_of_run.find(version.run_id());
+    const auto seconds = static_cast<std::time_t>(version.stored_unix_ms() / 1000);
+    rows.push_back({job == job_of_run.end() ? version.run_id() : job->second,
+                    std::to_string(version.version()), version.weights_digest(),
+                    fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
+                    MebiBytes(version.num_bytes())});
+  }
+  const std::string table = rows.size() == 1 ? "" : cluster::FormatTable(rows) + "\n";
+  const std::string what = versions(static_cast<uint64_t>(collected.versions_size()));
+  const std::string bytes = MebiBytes(collected.freed_bytes());
+  if (deleted) return table + fmt::format("{} deleted, {} freed{}\n", what, bytes, rest);
+  return table + fmt::format("{} would be deleted and at most {} freed{}\ndelete with: {}\n", what,
+                             bytes, rest, command);
+}
+
 }  // namespace titan::cli

@@ -5,6 +5,7 @@
 #define TITAN_CLIENTS_CLI_WEIGHTS_VIEW_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +52,12 @@ std::vector<std::string> VersionRow(const std::string& job,
 // The table of models (imported and kept).
 std::vector<std::string> ModelHead();
 std::vector<std::string> ModelRow(const weightstore::v1::StoredModel& model);
+
+// What a collection deleted, or would delete: then `command` says how to do it. `job_of_run` names
+// the jobs; a run without one goes by its own id.
+std::string FormatCollected(const weightstore::v1::CollectGarbageResponse& collected,
+                            const std::map<std::string, std::string>& job_of_run,
+                            const std::string& command);
 
 }  // namespace titan::cli
 

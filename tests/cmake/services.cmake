@@ -15,7 +15,7 @@ titan_test(services_contract_test LABEL unit TIMEOUT 60
 titan_test(clients_test LABEL unit TIMEOUT 60
   SOURCES unit/clients/cluster/process_group_test.cc unit/clients/cluster/cluster_test.cc unit/clients/demo_test.cc
           unit/clients/cluster/job_file_test.cc unit/clients/cli/arguments_test.cc unit/clients/cli/views_test.cc
-          unit/clients/cli/doctor_test.cc unit/clients/cli/report_test.cc
+          unit/clients/cli/doctor_test.cc unit/clients/cli/report_test.cc unit/clients/cli/weights_test.cc
   USES clients/cli clients/demo clients/cluster orchestrator services/rpc core/runtime core/base LIBS CLI11::CLI11 nlohmann_json::nlohmann_json)
 titan_test(services_reward_test LABEL unit TIMEOUT 60
   SOURCES unit/services/reward/reward_service_test.cc

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -130,11 +132,18 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
   EXPECT_EQ(Titanctl("weights export job-1@0 --to " + Path("gone")), 1);
   EXPECT_NE(errors_.find("neither in memory nor on disk"), std::string::npos) << errors_;
 
+  // Trained weights differ from those they came from, and from themselves in nothing.
+  ASSERT_EQ(Titanctl("weights diff base job-1"), 1) << errors_;
+  EXPECT_NE(output_.find("model.embed_tokens.weight"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("tensors differ"), std::string::npos) << output_;
+  ASSERT_EQ(Titanctl("weights diff job-1 job-1@2"), 0) << errors_;
+
   // Out and in again: the same digest, the same bundle, nothing twice.
   ASSERT_EQ(Json("weights export job-1 --to " + Path("tuned"))["weights_digest"], digest);
   for (const char* leaf : {"config.json", "tokenizer.json", "model.safetensors"}) {
     EXPECT_TRUE(fs::exists(Path("tuned/") + leaf)) << leaf;
   }
+  EXPECT_EQ(Titanctl("weights diff job-1 " + Path("tuned")), 0) << output_ << errors_;
   const auto before = NumBlobs();
   const json again = Json("weights import " + Path("tuned") + " --id tuned");
   EXPECT_EQ(again["weights_digest"], digest);
@@ -156,10 +165,30 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
 
   // Deleted, and what nothing else names goes with it.
   EXPECT_EQ(Titanctl("weights rm job-1@0"), 1);
-  ASSERT_EQ(Titanctl("weights rm job-1"), 0) << errors_;
+  // A collection says first what it would take: the older of two jobs' versions, no model.
+  const json would = Json("weights gc --keep 1");
+  EXPECT_EQ(would["deleted"], false);
+  ASSERT_EQ(would["versions"].size(), 1u);
+  EXPECT_EQ(would["versions"][0]["job_id"], "job-1");
+  EXPECT_EQ(would["versions_left"], 1);
+  EXPECT_EQ(would["freed_bytes"], 0);  // model tuned has the same files
+  ASSERT_EQ(Titanctl("weights rm tuned"), 0) << errors_;
+  const auto not_collected = NumBlobs();
+  ASSERT_EQ(Titanctl("weights gc --keep 1"), 0) << errors_;
+  EXPECT_NE(output_.find("1 version would be deleted"), std::string::npos) << output_;
+  EXPECT_NE(output_.find("delete with: titanctl weights gc --keep 1 --yes --data "),
+            std::string::npos)
+      << output_;
+  EXPECT_EQ(NumBlobs(), not_collected);
+  EXPECT_EQ(Titanctl("weights verify job-1"), 0) << errors_;
+  ASSERT_EQ(Titanctl("weights gc --keep 1 --yes"), 0) << errors_;
+  EXPECT_NE(output_.find("1 version deleted"), std::string::npos) << output_;
+  EXPECT_LT(NumBlobs().first, not_collected.first);
   EXPECT_EQ(Titanctl("weights export job-1 --to " + Path("gone")), 1);
-  EXPECT_EQ(Titanctl("weights verify tuned"), 0) << errors_;
-  for (const char* name : {"tuned", "base", "job-2"}) {
+  EXPECT_EQ(Titanctl("weights verify job-2"), 0) << errors_;
+  ASSERT_EQ(Titanctl("weights gc --keep 1 --yes"), 0) << errors_;
+  EXPECT_NE(output_.find("there is nothing to delete; 1 version"), std::string::npos) << output_;
+  for (const char* name : {"base", "job-2"}) {
     EXPECT_EQ(Titanctl(std::string("weights rm ") + name), 0) << errors_;
   }
   EXPECT_EQ(Titanctl("weights rm base"), 7) << errors_;
@@ -168,6 +197,67 @@ TEST_F(CliModelsTest, AStoredModelIsTrainedExportedAndTrainedOnWithoutItsFiles) 
   EXPECT_NE(errors_.find("model.id: no model 'base' is stored"), std::string::npos) << errors_;
   EXPECT_EQ(Titanctl("weights export base --to " + Path("gone")), 7) << errors_;
   EXPECT_FALSE(fs::exists(Path("gone")));
+}
+
+// Adds `step` to element `index` of a tensor in a folder's model.safetensors (F32).
+void ChangeElement(const std::string& folder, const std::string& tensor, size_t index, float step) {
+  const std::string path = folder + "/model.safetensors";
+  const std::string bytes = ReadBytes(path);
+  uint64_t header = 0;
+  memcpy(&header, bytes.data(), sizeof(header));
+  const json names = json::parse(bytes.substr(8, header), nullptr, false);
+  const size_t begin = names[tensor]["data_offsets"][0];
+  const size_t at = 8 + header + begin + index * sizeof(float);
+  float value = 0;
+  memcpy(&value, bytes.data() + at, sizeof(value));
+  value += step;
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.write(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+TEST_F(CliModelsTest, ADifferenceIsFoundWhereItIs) {
+  Json("weights import " + SmallModelFolder() + " --id left");
+  ASSERT_EQ(Titanctl("weights diff left " + SmallModelFolder()), 0) << output_ << errors_;
+  EXPECT_NE(output_.find("are equal: "), std::string::npos) << output_;
+  // One element of the table's last rows, which no whole block of rows holds.
+  ASSERT_EQ(Titanctl("weights export left --to " + Path("right")), 0) << errors_;
+  const std::string table = "model.embed_tokens.weight";
+  const json shown = Json("weights show left");
+  size_t elements = 0;
+  for (const json& tensor : shown["tensors"]) {
+    if (tensor["name"] == table)
+      elements = tensor["shape"][0].get<size_t>() * tensor["shape"][1].get<size_t>();
+  }
+  ASSERT_GT(elements, 0u);
+  ChangeElement(Path("right"), table, elements - 1, 64);
+  Json("weights import " + Path("right") + " --id right");
+  for (const std::string& pair : {std::string("left right"), std::string("right left"),
+                                 "left " + Path("right"), Path("right") + " left"}) {
+    SCOPED_TRACE(pair);
+    EXPECT_EQ(Titanctl("weights diff " + pair + " -o json"), 1) << errors_;
+    const json out = json::parse(output_, nullptr, false);
+    EXPECT_EQ(out["equal"], false);
+    ASSERT_EQ(out["tensors"].size(), shown["tensors"].size());
+    for (const json& tensor : out["tensors"]) {
+      const bool changed = tensor["name"] == table;
+      EXPECT_EQ(tensor["difference"], changed ? "values" : "none") << tensor;
+      EXPECT_EQ(tensor["elements_differing"], changed ? 1 : 0) << tensor;
+      if (!changed) continue;
+      EXPECT_EQ(tensor["elements"], elements);
+      EXPECT_NEAR(tensor["max_abs"].get<double>(), 64, 1e-5);
+      EXPECT_NEAR(tensor["rms"].get<double>(), 64 / std::sqrt(static_cast<double>(elements)), 1e-5);
+    }
+  }
+  // Another model: layers that only one has.
+  EXPECT_EQ(Titanctl("weights diff left " + DeepModelFolder()), 1) << errors_;
+  EXPECT_NE(output_.find("only in the second"), std::string::npos) << output_;
+  // What cannot be compared is not "different".
+  EXPECT_EQ(Titanctl("weights diff left nobody"), 7) << output_;
+  EXPECT_EQ(Titanctl("weights diff left ./nothing"), 7) << output_;
+  EXPECT_EQ(Titanctl("weights diff left " + SmallDataFile()), 2) << output_;
+  EXPECT_EQ(Titanctl("weights rm left"), 0);
+  EXPECT_EQ(Titanctl("weights rm right"), 0);
 }
 
 // The job has the model's id where the request has its name.
@@ -217,6 +307,8 @@ TEST_F(CliModelsTest, ADamagedBlobIsNamedByWhoeverReadsIt) {
     file.seekp(static_cast<std::streamoff>(size / 2));
     file.write("\x55\xaa", 2);
   }
+  EXPECT_EQ(Titanctl("weights diff damaged " + SmallModelFolder()), 2) << output_;
+  EXPECT_NE(errors_.find("blob " + largest), std::string::npos) << errors_;
   EXPECT_EQ(Titanctl("weights verify damaged"), 1);
   EXPECT_NE(errors_.find("blob " + largest), std::string::npos) << errors_;
   EXPECT_EQ(Titanctl("weights export damaged --to " + Path("damaged")), 1);

@@ -213,6 +213,15 @@ TEST_F(CliTest, ChatAnswersFromARunningJobAndSaysWhatIsHeld) {
   ASSERT_EQ(exported, 0) << errors_;
   const std::string digest = json::parse(output_, nullptr, false)["weights_digest"];
   EXPECT_EQ(Json("weights import " + folder)["weights_digest"], digest);
+  // The newest in memory is that version, or one that was trained meanwhile.
+  int compared = -1;
+  for (int i = 0; i < 20 && compared != 0 && compared != 1; ++i) {
+    compared = Titanctl("weights diff " + job + " " + folder + " -o json");
+  }
+  const json difference = json::parse(output_, nullptr, false);
+  EXPECT_EQ(difference["equal"], compared == 0) << errors_;
+  EXPECT_TRUE(difference["a"].get<std::string>().ends_with(" of " + job)) << difference["a"];
+  for (const json& tensor : difference["tensors"]) EXPECT_TRUE(tensor.contains("rms")) << tensor;
   EXPECT_EQ(Titanctl("weights export " + job + " --to " + folder), 1);
   EXPECT_NE(errors_.find("not an empty folder"), std::string::npos) << errors_;
   EXPECT_EQ(Titanctl("weights import " + SmallDataFile()), 2);

@@ -118,6 +118,18 @@ TEST(ArgumentsTest, OptionsReachTheirFields) {
   EXPECT_EQ(arguments.common.address, "127.0.0.1:9");
   EXPECT_EQ(arguments.reason, "no");
   EXPECT_FALSE(arguments.common.json);
+  arguments = Accepted({"weights", "gc", "--keep", "3"});
+  EXPECT_EQ(arguments.command, "weights gc");
+  EXPECT_EQ(arguments.weights.keep, 3u);
+  EXPECT_FALSE(arguments.weights.yes);  // only says what it would do
+  EXPECT_TRUE(Accepted({"weights", "gc", "--keep", "0", "--yes"}).weights.yes);
+  EXPECT_NE(Refused({"weights", "gc", "--yes"}).text.find("--keep is required"), std::string::npos);
+  EXPECT_EQ(Refused({"weights", "gc", "--keep", "-1"}).exit_code, kExitUsage);
+  arguments = Accepted({"weights", "diff", "job-1@0", "./tuned"});
+  EXPECT_EQ(arguments.command, "weights diff");
+  EXPECT_EQ(arguments.weights.name, "job-1@0");
+  EXPECT_EQ(arguments.weights.other, "./tuned");
+  EXPECT_EQ(Refused({"weights", "diff", "base"}).exit_code, kExitUsage);
 }
 
 TEST(CompletionTest, BashCompletesCommandsOptionsAndValues) {
@@ -142,6 +154,8 @@ TEST(CompletionTest, BashCompletesCommandsOptionsAndValues) {
   EXPECT_EQ(complete("titanctl submit --wa"), "--watch\n");
   EXPECT_EQ(complete("titanctl status -o j"), "json\n");
   EXPECT_EQ(complete("titanctl completion z"), "zsh\n");
+  EXPECT_EQ(complete("titanctl weights di"), "diff\n");
+  EXPECT_EQ(complete("titanctl weights gc --k"), "--keep\n");
   EXPECT_EQ(complete("titanctl superv"), "\n");  // hidden
   unlink(pattern);
   EXPECT_TRUE(CompletionScript(*parser, "zsh").starts_with("#compdef titanctl\n"));

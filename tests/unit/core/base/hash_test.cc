@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
+#include "core/base/hash_stream.h"
+
 namespace titan {
 namespace {
 
@@ -34,6 +39,21 @@ TEST(HashTest, HexRoundTripsAndRefusesOtherText) {
   EXPECT_EQ(back, value);
   EXPECT_FALSE(FromHex("fedcba98765432100123456789abcde", &back));
   EXPECT_FALSE(FromHex("FEDCBA98765432100123456789ABCDEF", &back));
+}
+
+TEST(HashTest, PartsHashLikeTheWhole) {
+  std::string bytes(5000, ' ');
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(HashFields(uint64_t{i}));
+  Hash128Stream stream;
+  EXPECT_EQ(stream.Digest(), Hash128Of("", 0, 0));
+  for (const size_t step : {size_t{1}, size_t{63}, size_t{240}, size_t{1024}, bytes.size()}) {
+    stream.Reset();
+    for (size_t at = 0; at < bytes.size(); at += step) {
+      const size_t take = std::min(step, bytes.size() - at);
+      stream.Add(bytes.data() + at, take);
+      ASSERT_EQ(stream.Digest(), Hash128Of(bytes.data(), at + take, 0)) << step << " " << at;
+    }
+  }
 }
 
 }  // namespace
