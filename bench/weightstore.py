@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench-weightstore: how fast a version of the weights comes out of a host's slot, beside what bounds it.
 
-Every figure of ours is taken in turns with its yardstick in one run; 5 GB of memory. The yardstick of one-sided reads is
+peers: yes. Every figure of ours is taken in turns with its yardstick in one run; 5 GB of memory. The yardstick of one-sided reads is
 ucx_perftest (Debian's ucx-utils); without it their row has no peer. QUICK=1 for a smaller run, whose buffers fit a
 large cache and whose bars are not held.
 """
@@ -13,6 +13,7 @@ import sys
 import time
 
 from common import BIN, finish, row, run
+from rows import checkpoint
 
 QUICK = bool(os.environ.get("QUICK"))
 # A map is as fast for the largest slot as for the smallest; a private copy costs a memcpy; one-sided reads leave to
@@ -61,6 +62,7 @@ def main():
         r = json.loads(line)
         rows.append(row(r["id"], r["ours"], r["unit"], BARS.get(r["id"]), r.get("peer"), r.get("peer_name")))
     rows.append(gets())
+    rows += checkpoint.rows(1 if QUICK else 3, QUICK)
     finish("weightstore", rows)
 
 

@@ -75,6 +75,7 @@ struct JobSpec {
     double max_gradient_norm = 1.0;
     uint32_t shards = 1;
     uint32_t shared_group_tokens = 1024;
+    uint32_t checkpoint_every_steps = 0;
   } training;
 
   struct Evaluation {

@@ -23,9 +23,7 @@ namespace {
 constexpr size_t kDifferencesKept = 8;
 constexpr int64_t kCopyBlockBytes = 1 << 20;
 
-std::byte* AsBytes(const model::Floats& memory) {
-  return reinterpret_cast<std::byte*>(memory.get());
-}
+std::byte* AsBytes(float* memory) { return reinterpret_cast<std::byte*>(memory); }
 
 // By integer operations (numerics.md section 1); the master keeps what is published or rounded.
 void FlushDenormals(std::byte* floats, int64_t bytes) {
@@ -112,7 +110,8 @@ TrainRun::TrainRun(const model::Decoder& decoder, kernels::Pool& pool, const Tra
 
 int64_t TrainRun::MemoryNeeded(const model::Decoder& decoder, const TrainConfig& config,
                                int num_ranks) {
-  const int64_t slots = 3 + NumGradientBuffers(config.num_shards, num_ranks);
+  const int64_t slots =
+      TrainState::NumArrays(config.snapshots) + NumGradientBuffers(config.num_shards, num_ranks);
   const model::ParameterTable& table = decoder.master_table();
   int64_t bytes =
       slots * table.slot_bytes() + model::TrainableDecoder::MemoryNeeded(decoder, LimitsOf(config));
@@ -178,12 +177,10 @@ Status TrainRun::AgreeWithRanks() {
 
 Status TrainRun::Allocate() {
   const int64_t floats = decoder_.master_table().slot_floats();
-  TITAN_ASSIGN_OR_RETURN(master_, model::AllocateFloats(floats));
+  TITAN_ASSIGN_OR_RETURN(state_, TrainState::Create(pool_, floats, config_.snapshots));
   if (model::HasRoundedWeights(decoder_.mode())) {
     TITAN_ASSIGN_OR_RETURN(rounded_, model::AllocateFloats(decoder_.table().slot_floats()));
   }
-  TITAN_ASSIGN_OR_RETURN(first_moment_, model::AllocateFloats(floats));
-  TITAN_ASSIGN_OR_RETURN(second_moment_, model::AllocateFloats(floats));
   for (int i = 0; i < NumGradientBuffers(config_.num_shards, num_ranks()); ++i) {
     TITAN_ASSIGN_OR_RETURN(model::Floats buffer, model::AllocateFloats(floats));
     gradients_.push_back(std::move(buffer));
@@ -384,11 +381,10 @@ Status TrainRun::Step(float* gradient, UpdateResult* result) {
                     " cannot be clipped: " + MessageOf(scale.status()));
   }
   TITAN_ASSIGN_OR_RETURN(const kernels::AdamWScalars scalars,
-                         kernels::NextAdamWStep(config_.optimizer, &powers_));
+                         kernels::NextAdamWStep(config_.optimizer, &state_->powers()));
   forward_is_current_ = false;
-  const bool finite =
-      kernels::AdamWStep(pool_, decoder_.master_table().slot_floats(), scalars, *scale, gradient,
-                         master_.get(), first_moment_.get(), second_moment_.get());
+  denormals_are_flushed_ = false;
+  const bool finite = state_->Step(pool_, scalars, *scale, gradient);
   return AgreeOn(finite ? OkStatus()
                         : DataLoss("a weight or moment became NaN or infinite in the optimizer "
                                    "step"));
@@ -597,14 +593,17 @@ void TrainRun::ForBlocks(int64_t bytes, const std::function<void(int64_t, int64_
 
 StatusOr<const void*> TrainRun::ForwardSlot() {
   const bool is_master = decoder_.mode() == model::Mode::kF32;
-  const void* slot = is_master ? master_.get() : rounded_.get();
+  const void* slot = is_master ? state_->master() : rounded_.get();
   if (forward_is_current_ || (is_master && tensor_ == nullptr)) return slot;
-  ForBlocks(decoder_.master_table().slot_bytes(), [this](int64_t begin, int64_t count) {
-    FlushDenormals(AsBytes(master_) + begin, count);
-  });
+  if (!denormals_are_flushed_) {
+    ForBlocks(decoder_.master_table().slot_bytes(), [this](int64_t begin, int64_t count) {
+      FlushDenormals(AsBytes(state_->master()) + begin, count);
+    });
+    denormals_are_flushed_ = true;
+  }
   if (!is_master) {
-    TITAN_RETURN_IF_ERROR(AgreeOn(model::RoundMaster(pool_, decoder_.master_table(), master_.get(),
-                                                     decoder_.table(), rounded_.get())));
+    TITAN_RETURN_IF_ERROR(AgreeOn(model::RoundMaster(
+        pool_, decoder_.master_table(), state_->master(), decoder_.table(), rounded_.get())));
   }
   if (tensor_ != nullptr) {
     tensor_->RefreshColumns(slot);
@@ -621,12 +620,31 @@ Status TrainRun::WriteSlot(void* slot) {
     return tensor_->status();
   }
   const bool is_master = decoder_.mode() == model::Mode::kF32;
-  std::byte* from = AsBytes(is_master ? master_ : rounded_);
+  std::byte* from = AsBytes(is_master ? state_->master() : rounded_.get());
   ForBlocks(decoder_.table().slot_bytes(), [&](int64_t begin, int64_t count) {
-    if (is_master) FlushDenormals(from + begin, count);
+    if (is_master && !denormals_are_flushed_) FlushDenormals(from + begin, count);
     std::memcpy(static_cast<std::byte*>(slot) + begin, from + begin, static_cast<size_t>(count));
   });
+  denormals_are_flushed_ = true;
   return OkStatus();
+}
+
+TrainRun::StateMemory TrainRun::Restore() {
+  forward_is_current_ = false;
+  denormals_are_flushed_ = false;
+  return {state_->master(), state_->first_moment(), state_->second_moment(), &state_->powers()};
+}
+
+StatusOr<std::unique_ptr<TrainState::Snapshot>> TrainRun::TakeSnapshot() {
+  if (tensor_ != nullptr) {
+    return Unimplemented(
+        "a rank of a tensor group holds a part of the state; checkpoints are of "
+        "whole ones");
+  }
+  if (!denormals_are_flushed_) {
+    return FailedPrecondition("the state is not published: a snapshot follows WriteSlot");
+  }
+  return state_->TakeSnapshot();
 }
 
 }  // namespace titan::trainer

@@ -43,6 +43,7 @@
 #include "trainer/packing.h"
 #include "trainer/policy_loss.h"
 #include "trainer/ranks.h"
+#include "trainer/train_state.h"
 #include "trainer/training_sample.h"
 
 namespace titan::trainer {
@@ -60,6 +61,7 @@ struct TrainConfig {
   // once, forward and backward: another order of the gradients' sums, the same log-probs. 0: never.
   int64_t shared_group_tokens = 1024;
   model::Recompute recompute = model::Recompute::kNone;  // memory against time, not the result
+  bool snapshots = false;  // memory for TakeSnapshot: three more arrays of the master's size
 };
 
 struct ParityDifference {
@@ -113,10 +115,20 @@ class TrainRun {
 
   // Master weights in the layout of the decoder's master table (of this rank's part), to be filled
   // once before the first step.
-  float* master() {
-    forward_is_current_ = false;
-    return master_.get();
-  }
+  float* master() { return Restore().master; }
+  // Weights, moments and powers as a snapshot has them, to be filled before the first step.
+  struct StateMemory {
+    float* master;
+    float* first_moment;
+    float* second_moment;
+    kernels::AdamWPowers* powers;
+  };
+  StateMemory Restore();
+  // The state that the newest WriteSlot published, without a copy; steps go on while it is held
+  // (train_state.h). Unavailable: the one before is still held. FailedPrecondition: the config says
+  // no snapshots, or nothing is published since the last step. Unimplemented: a rank of a tensor
+  // group.
+  StatusOr<std::unique_ptr<TrainState::Snapshot>> TakeSnapshot();
 
   // The training forward, the very call and packing of Update's, over the samples marked
   // `compared`, under the weights of `slot`, which is of the whole model. InvalidArgument names the
@@ -207,15 +219,13 @@ class TrainRun {
   float inverse_temperature_ = 1.0f;
   std::unique_ptr<model::TensorParallel> tensor_;  // null: the decoder is whole
   std::unique_ptr<model::TrainableDecoder> trainable_;
-  model::Floats master_;
+  std::unique_ptr<TrainState> state_;
   model::Floats rounded_;  // W16 only: a slot of the decoder's table
   bool forward_is_current_ = false;
-  model::Floats first_moment_;
-  model::Floats second_moment_;
+  bool denormals_are_flushed_ = false;    // from the master
   std::vector<model::Floats> gradients_;  // sums of subtrees; those not in free_buffers_ are open
   std::vector<size_t> free_buffers_;
   std::unique_ptr<model::TiedEmbedding> tied_embedding_;  // null: the model is untied
-  kernels::AdamWPowers powers_;
 };
 
 }  // namespace titan::trainer

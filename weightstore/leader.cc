@@ -416,6 +416,12 @@ StatusOr<StoreState::Changes> Leader::ChangesSince(const std::string& run_id, ui
   return state_.ChangesSince(run_id, cursor, from_version, max_versions);
 }
 
+Status Leader::CheckTrainer(const std::string& run_id, uint64_t epoch) {
+  std::lock_guard lock(mutex_);
+  if (shut_down_) return ShutDown();
+  return state_.CheckTrainer(run_id, epoch);
+}
+
 StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_id) {
   Newest newest;
   HostPort* host;

@@ -116,6 +116,8 @@ class Leader final : public LeaderPort, public HostEvents {
   // StoreState::ChangesSince; Unavailable after Shutdown.
   StatusOr<StoreState::Changes> ChangesSince(const std::string& run_id, uint64_t cursor,
                                              uint64_t from_version, size_t max_versions);
+  // StoreState::CheckTrainer.
+  Status CheckTrainer(const std::string& run_id, uint64_t epoch);
   // The newest version of a run that a host has; its bytes may change once it is retired. Codes of
   // HostPort::ViewSlot.
   struct Newest {

@@ -52,6 +52,16 @@ Status Library::Restore() {
         if (model.ok()) models_[std::string(key)] = *std::move(model);
         return failure.ok();
       }));
+  TITAN_RETURN_IF_ERROR(failure);
+  TITAN_RETURN_IF_ERROR(
+      records_.ScanPrefix(kCheckpointPrefix, [&](std::string_view, std::string_view value) {
+        StatusOr<StoredModel> checkpoint = DecodeStoredModel(value);
+        failure = checkpoint.status();
+        if (checkpoint.ok()) {
+          checkpoints_[{checkpoint->run_id, checkpoint->version}] = *std::move(checkpoint);
+        }
+        return failure.ok();
+      }));
   return failure;
 }
 
@@ -99,6 +109,10 @@ StatusOr<uint64_t> Library::Collect(const std::set<std::string>& without, bool d
     named.insert(model.bundle);
     for (const Hash128& blob : model.blobs) named.insert(ToHex(blob));
   }
+  for (const auto& [key, checkpoint] : checkpoints_) {
+    named.insert(checkpoint.bundle);
+    for (const Hash128& blob : checkpoint.blobs) named.insert(ToHex(blob));
+  }
   TITAN_ASSIGN_OR_RETURN(const std::vector<BlobFiles::Entry> entries, blobs_->List());
   uint64_t freed = 0;
   for (const BlobFiles::Entry& entry : entries) {
@@ -143,18 +157,26 @@ StatusOr<std::unique_ptr<Library::Import>> Library::BeginImport(const std::strin
                                                                 uint64_t bundle_bytes,
                                                                 const Hash128& weights_digest) {
   if (!name.empty()) TITAN_RETURN_IF_ERROR(CheckModelName(name));
+  TITAN_ASSIGN_OR_RETURN(std::unique_ptr<Import> import,
+                         Begin(std::move(manifest), bundle_bytes, weights_digest, "the model"));
+  import->name_ = name;
+  return import;
+}
+
+StatusOr<std::unique_ptr<Library::Import>> Library::Begin(Manifest manifest, uint64_t bundle_bytes,
+                                                          const Hash128& digest,
+                                                          const std::string& what) {
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   if (bundle_bytes == 0 || bundle_bytes > kMaxBundleBytes) {
     return InvalidArgument("bundle_bytes: must be between 1 and 2^30");
   }
   std::unique_ptr<Import> import(new Import(*this));
-  import->name_ = name;
-  import->model_.weights_digest = weights_digest;
+  import->model_.weights_digest = digest;
   import->model_.bundle_bytes = bundle_bytes;
   import->model_.manifest = std::make_shared<const Manifest>(std::move(manifest));
   const uint64_t bytes = import->model_.num_bytes();
   const std::lock_guard lock(mutex_);
-  TITAN_RETURN_IF_ERROR(RoomFor(bytes, "the model"));
+  TITAN_RETURN_IF_ERROR(RoomFor(bytes, what));
   importing_bytes_ += bytes;
   import->reserved_ = bytes;
   return import;
@@ -221,22 +243,28 @@ StatusOr<StoredModel> Library::Import::Finish(bool* existed) {
   TITAN_RETURN_IF_ERROR(library_.blobs_->Sync());
   model_.id = StoredModelId(model_.weights_digest, model_.bundle);
   const std::lock_guard lock(library_.mutex_);
-  const std::string key = ModelKey(model_.id);
-  for (const auto& [other_key, other] : library_.models_) {
-    if (other_key != key && !name_.empty() && HasName(other, name_)) {
-      return AlreadyExists("name '" + name_ + "' belongs to model " + other.id +
+  return checkpoint_ ? library_.PutCheckpoint(model_, existed) : library_.PutModel(*this, existed);
+}
+
+StatusOr<StoredModel> Library::PutModel(Import& import, bool* existed) {
+  StoredModel& model = import.model_;
+  const std::string& name = import.name_;
+  const std::string key = ModelKey(model.id);
+  for (const auto& [other_key, other] : models_) {
+    if (other_key != key && !name.empty() && HasName(other, name)) {
+      return AlreadyExists("name '" + name + "' belongs to model " + other.id +
                            "; choose another name, or delete that model");
     }
   }
-  const auto known = library_.models_.find(key);
-  *existed = known != library_.models_.end();
-  if (*existed) model_ = known->second;
-  if (*existed && (name_.empty() || HasName(model_, name_))) return model_;
-  if (!*existed) model_.stored_unix_ms = library_.options_.unix_ms();
-  if (!name_.empty()) model_.names.push_back(name_);
-  std::sort(model_.names.begin(), model_.names.end());
-  TITAN_RETURN_IF_ERROR(library_.PutRecord(key, model_));
-  return model_;
+  const auto known = models_.find(key);
+  *existed = known != models_.end();
+  if (*existed) model = known->second;
+  if (*existed && (name.empty() || HasName(model, name))) return model;
+  if (!*existed) model.stored_unix_ms = options_.unix_ms();
+  if (!name.empty()) model.names.push_back(name);
+  std::sort(model.names.begin(), model.names.end());
+  TITAN_RETURN_IF_ERROR(PutRecord(key, model));
+  return model;
 }
 
 StatusOr<Hash128> Library::PutBundle(std::string_view bundle) {

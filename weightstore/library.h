@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the store keeps on disk: imported models, and the newest version of every run that ended.
-// Blobs first, then one synced record; a blob that no record names is removed.
+// What the store keeps on disk: imported models, checkpoints of runs that go on, and the newest
+// version of every run that ended. Blobs first, then one synced record; a blob that no record names
+// is removed; equal blobs are stored once.
 //
-//   import:   BeginImport - Append ... - Finish      (dropped halfway: nothing stays)
-//   run:      Reserve at its registration - Keep at its end - Unreserve
-//   reading:  Find, ReadBlob                         (the reader compares blob and digest)
+//   import:      BeginImport - Append ... - Finish      (dropped halfway: nothing stays)
+//   checkpoint:  BeginCheckpoint - Append ... - Finish - ReleaseCheckpoints; DropCheckpoints at the
+//                end of the run
+//   run:         Reserve at its registration - Keep at its end - Unreserve
+//   reading:     Find, ReadBlob                         (the reader compares blob and digest)
 //
 // Thread-safe. Calls block (files, hashing, synced writes); `mutex_` guards records and pins and is
 // not held while bytes are written.
@@ -21,6 +24,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -44,8 +48,9 @@ class Library {
   static StatusOr<std::unique_ptr<Library>> Open(storage::KeyValueStore& records,
                                                  LibraryOptions options);
 
-  // A model on its way in: the bytes of its bundle, then of every tensor of the manifest, cut
-  // anywhere. One thread at a time. What was written is gone when it is dropped unfinished.
+  // A model or checkpoint on its way in: the bytes of its bundle, then of every tensor of the
+  // manifest, cut anywhere. One thread at a time. What was written is gone when it is dropped
+  // unfinished.
   class Import {
    public:
     ~Import();
@@ -53,7 +58,7 @@ class Library {
     Status Append(std::string_view bytes);
     // The record, which is durable. existed: equal content had one before. InvalidArgument: bytes
     // are missing; DataLoss: the weights are not those of the digest. AlreadyExists: the name
-    // belongs to another model.
+    // belongs to another model. FailedPrecondition: the run has another checkpoint of this version.
     StatusOr<StoredModel> Finish(bool* existed);
 
    private:
@@ -62,6 +67,7 @@ class Library {
     uint64_t PartBytes() const;
     Status EndPart();
     Library& library_;
+    bool checkpoint_ = false;
     std::string name_;
     StoredModel model_;
     Hash128 sum_;      // of the tensors so far
@@ -76,6 +82,22 @@ class Library {
   StatusOr<std::unique_ptr<Import>> BeginImport(const std::string& name, Manifest manifest,
                                                 uint64_t bundle_bytes,
                                                 const Hash128& weights_digest);
+
+  // State of a run as it was at a version (StoredModel::run_id and version), its facts in place of
+  // a bundle. InvalidArgument names the field; FailedPrecondition: the limit is 0;
+  // ResourceExhausted, with the numbers: the disk.
+  StatusOr<std::unique_ptr<Import>> BeginCheckpoint(const std::string& run_id, uint64_t version,
+                                                    Manifest manifest, uint64_t facts_bytes,
+                                                    const Hash128& digest);
+  // The run's newest one, or the newest of those at or below a version. NotFound.
+  StatusOr<StoredModel> FindCheckpoint(const std::string& run_id,
+                                       std::optional<uint64_t> at_most = std::nullopt) const;
+  std::vector<StoredModel> ListCheckpoints() const;  // by run and version
+  // Forgets those of the run that are older than its newest one at or below `needed`. The bytes
+  // that became free.
+  StatusOr<uint64_t> ReleaseCheckpoints(const std::string& run_id, uint64_t needed);
+  // Forgets all of a run.
+  StatusOr<uint64_t> DropCheckpoints(const std::string& run_id);
 
   // Keeps a bundle as long as this process lives, and longer with a version that names it.
   StatusOr<Hash128> PutBundle(std::string_view bundle);
@@ -126,6 +148,12 @@ class Library {
   const StoredModel* FindLocked(const std::string& id_or_name) const;
   Status PutRecord(const std::string& key, const StoredModel& model);
   StatusOr<uint64_t> EraseRecord(const std::string& key);
+  StatusOr<std::unique_ptr<Import>> Begin(Manifest manifest, uint64_t bundle_bytes,
+                                          const Hash128& digest, const std::string& what);
+  // Under mutex_. What Finish does with a whole one.
+  StatusOr<StoredModel> PutModel(Import& import, bool* existed);
+  StatusOr<StoredModel> PutCheckpoint(StoredModel checkpoint, bool* existed);
+  StatusOr<uint64_t> EraseCheckpoints(const std::string& run_id, uint64_t end_version);
   // Removes blobs that nothing but `without` names; the bytes. A dry run only counts them.
   StatusOr<uint64_t> Collect(const std::set<std::string>& without = {}, bool dry_run = false);
   // Names a sealed blob; it stays until Unpin even if no record names it.
@@ -136,8 +164,9 @@ class Library {
   const LibraryOptions options_;
   std::unique_ptr<BlobFiles> blobs_;
 
-  mutable std::mutex mutex_;                     // guards what follows
-  std::map<std::string, StoredModel> models_;    // by key of their record
+  mutable std::mutex mutex_;                                             // guards what follows
+  std::map<std::string, StoredModel> models_;                            // by key of their record
+  std::map<std::pair<std::string, uint64_t>, StoredModel> checkpoints_;  // by run and version
   std::map<std::string, int> pins_;              // blobs in use without a record, by hex digest
   std::map<std::string, uint64_t> reserved_;     // by run
   uint64_t importing_bytes_ = 0;                 // announced by imports under way

@@ -12,6 +12,9 @@
 
 namespace titan::weightstore {
 
+// Where records of checkpoints are: checkpoint/<run id>/<big-endian version>.
+inline constexpr std::string_view kCheckpointPrefix = "checkpoint/";
+
 std::string EncodeStoredModel(const StoredModel& model);
 // DataLoss: not what EncodeStoredModel made.
 StatusOr<StoredModel> DecodeStoredModel(std::string_view bytes);

@@ -134,6 +134,9 @@ class StoreState {
   // Whether the ring has its first slot. Fails as BeginVersion would.
   StatusOr<bool> HasSlot(const std::string& run_id, uint64_t epoch) const;
 
+  // Whether this is the run's trainer. Codes of BeginVersion.
+  Status CheckTrainer(const std::string& run_id, uint64_t epoch) const;
+
   // --- versions
   struct BeginOutcome {
     enum class Kind { kOpened, kRecorded, kBlocked, kBeingMade } kind = Kind::kOpened;

@@ -144,10 +144,14 @@ void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
   for (const uint64_t other : unmade) RemoveSlot(other);
 }
 
-StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
+Status StoreState::CheckTrainer(const std::string& run_id, uint64_t epoch) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
-  TITAN_RETURN_IF_ERROR(CheckEpoch(run_id, *run, epoch));
-  TITAN_RETURN_IF_ERROR(run->slots_failed);
+  return CheckEpoch(run_id, *run, epoch);
+}
+
+StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
+  TITAN_RETURN_IF_ERROR(CheckTrainer(run_id, epoch));
+  TITAN_RETURN_IF_ERROR(runs_.at(run_id).slots_failed);
   return std::any_of(slots_.begin(), slots_.end(), [&](const auto& entry) {
     return entry.second.run_id == run_id && entry.second.epoch == epoch && entry.second.made;
   });

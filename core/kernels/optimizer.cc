@@ -20,6 +20,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/optimizer.cc"
 #include "core/kernels/targets.h"
 // clang-format off: foreach_target comes before highway.h
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 // clang-format on
@@ -65,8 +66,12 @@ double SquareSumChunk(const float* x, int64_t count) {
   return lane[0];
 }
 
-bool AdamWRange(int64_t n, const AdamWScalars& s, float grad_scale, const float* g, float* p,
-                float* m, float* v) {
+bool Aligned(const float* p) {
+  return reinterpret_cast<uintptr_t>(p) % (kLanes * sizeof(float)) == 0;
+}
+
+bool AdamWRange(int64_t n, const AdamWScalars& s, float grad_scale, const float* g,
+                const AdamWState& from, const AdamWState& to) {
   const FloatTag d;
   const FloatVec scale = Broadcast(grad_scale), beta1 = Broadcast(s.beta1),
                  beta2 = Broadcast(s.beta2);
@@ -75,22 +80,31 @@ bool AdamWRange(int64_t n, const AdamWScalars& s, float grad_scale, const float*
   const FloatVec correction = Broadcast(s.inv_sqrt_correction2);
   const FloatVec largest = Broadcast(std::numeric_limits<float>::max());
   auto finite = hn::Eq(scale, scale);
+  // An ordinary store reads its line first, which in place has happened anyway.
+  const bool past_cache = to.p != from.p && Aligned(to.p) && Aligned(to.m) && Aligned(to.v);
   for (int64_t i = 0; i < n; i += kLanes) {
     const int64_t left = n - i;
     const FloatVec grad = hn::Mul(LoadPart(g + i, left), scale);
-    const FloatVec m_new = hn::MulAdd(beta1, LoadPart(m + i, left), hn::Mul(rest1, grad));
+    const FloatVec m_new = hn::MulAdd(beta1, LoadPart(from.m + i, left), hn::Mul(rest1, grad));
     const FloatVec v_new =
-        hn::MulAdd(beta2, LoadPart(v + i, left), hn::Mul(hn::Mul(rest2, grad), grad));
+        hn::MulAdd(beta2, LoadPart(from.v + i, left), hn::Mul(hn::Mul(rest2, grad), grad));
     const FloatVec denominator = hn::MulAdd(hn::Sqrt(v_new), correction, eps);
     const FloatVec p_new =
-        hn::MulAdd(step, hn::Div(m_new, denominator), hn::Mul(LoadPart(p + i, left), decay));
-    StorePart(m_new, m + i, left);
-    StorePart(v_new, v + i, left);
-    StorePart(p_new, p + i, left);
+        hn::MulAdd(step, hn::Div(m_new, denominator), hn::Mul(LoadPart(from.p + i, left), decay));
+    if (past_cache && left >= kLanes) {
+      hn::Stream(m_new, d, to.m + i);
+      hn::Stream(v_new, d, to.v + i);
+      hn::Stream(p_new, d, to.p + i);
+    } else {
+      StorePart(m_new, to.m + i, left);
+      StorePart(v_new, to.v + i, left);
+      StorePart(p_new, to.p + i, left);
+    }
     finite = hn::And(
         finite, hn::And(hn::Le(hn::Abs(m_new), largest),
                         hn::And(hn::Le(hn::Abs(v_new), largest), hn::Le(hn::Abs(p_new), largest))));
   }
+  if (past_cache) hwy::FlushStream();
   return hn::AllTrue(d, finite);
 }
 
@@ -208,11 +222,13 @@ StatusOr<AdamWScalars> NextAdamWStep(const AdamWConfig& config, AdamWPowers* pow
 }
 
 bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
-               const float* g, float* p, float* m, float* v) {
+               const float* g, const AdamWState& from, const AdamWState& to) {
   std::atomic<bool> finite{true};
   internal::OverElements(pool, count, [&](int64_t at, int64_t elements) {
+    const AdamWState from_here = {from.p + at, from.m + at, from.v + at};
+    const AdamWState to_here = {to.p + at, to.m + at, to.v + at};
     const bool good =
-        TITAN_DISPATCH(AdamWRange)(elements, scalars, grad_scale, g + at, p + at, m + at, v + at);
+        TITAN_DISPATCH(AdamWRange)(elements, scalars, grad_scale, g + at, from_here, to_here);
     if (!good) finite.store(false, std::memory_order_relaxed);
   });
   return finite.load();

@@ -75,11 +75,24 @@ struct AdamWScalars {
 // 0, lr * weight_decay <= 1.
 StatusOr<AdamWScalars> NextAdamWStep(const AdamWConfig& config, AdamWPowers* powers);
 
-// One tensor in place (any layout). Returns false when a new parameter or moment is NaN or
-// infinite: the caller stops, the step is lost. Parallel over elements; the pool sets the numeric
-// environment.
+// Parameters and moments of one tensor, of one layout.
+struct AdamWState {
+  float* p = nullptr;
+  float* m = nullptr;
+  float* v = nullptr;
+};
+
+// One tensor (any layout): `from` is read, `to` is written, which may be the same or must not
+// overlap. Returns false when a new parameter or moment is NaN or infinite: the caller stops, the
+// step is lost. Parallel over elements; the pool sets the numeric environment.
 bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
-               const float* g, float* p, float* m, float* v);
+               const float* g, const AdamWState& from, const AdamWState& to);
+// In place.
+inline bool AdamWStep(Pool& pool, int64_t count, const AdamWScalars& scalars, float grad_scale,
+                      const float* g, float* p, float* m, float* v) {
+  const AdamWState state = {p, m, v};
+  return AdamWStep(pool, count, scalars, grad_scale, g, state, state);
+}
 
 }  // namespace titan::kernels
 

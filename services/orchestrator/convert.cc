@@ -63,6 +63,7 @@ JobSpec FromProto(const config::v1::JobSpec& proto) {
   TITAN_TAKE(training, max_gradient_norm);
   TITAN_TAKE(training, shards);
   TITAN_TAKE(training, shared_group_tokens);
+  TITAN_TAKE(training, checkpoint_every_steps);
   TITAN_TAKE(evaluation, every_steps);
   TITAN_TAKE(evaluation, max_new_tokens);
   TITAN_TAKE(parity, share);
@@ -117,6 +118,7 @@ config::v1::JobSpec ToProto(const JobSpec& spec) {
   training.set_max_gradient_norm(spec.training.max_gradient_norm);
   training.set_shards(spec.training.shards);
   training.set_shared_group_tokens(spec.training.shared_group_tokens);
+  training.set_checkpoint_every_steps(spec.training.checkpoint_every_steps);
   out.mutable_evaluation()->set_every_steps(spec.evaluation.every_steps);
   out.mutable_evaluation()->set_max_new_tokens(spec.EvaluationTokens());
   out.mutable_parity()->set_share(spec.parity.share);

@@ -13,6 +13,7 @@
 #include "services/contract/contract.h"
 #include "services/models/manifest_of.h"
 #include "services/models/stored_source.h"
+#include "services/trainer/checkpoint.h"
 #include "trainer/contract.h"
 
 namespace titan::services {
@@ -56,6 +57,7 @@ StatusOr<TrainConfig> ToTrainConfig(const config::v1::JobSpec& spec,
   TITAN_ASSIGN_OR_RETURN(config.recompute, model::RecomputeFromName(daemon.recompute()));
   config.max_sequence_tokens = spec.model().max_sequence_tokens();
   config.shared_group_tokens = training.shared_group_tokens();
+  config.snapshots = training.checkpoint_every_steps() > 0;
   return config;
 }
 
@@ -81,22 +83,17 @@ StatusOr<TrainingSample> ParseSample(const v1::TrainingSample& message) {
   return sample;
 }
 
-TrainJob::TrainJob(weightstore::LeaderPort& leader, weightstore::ModelPort& models,
-                   kernels::Pool& pool, const Clock& clock, Options options)
-    : leader_(leader),
-      models_(models),
+TrainJob::TrainJob(const Store& store, kernels::Pool& pool, const Clock& clock, Options options)
+    : store_(store),
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
-      subscriber_(leader, options_.config.weightstore_socket(),
+      subscriber_(store.leader, options_.config.weightstore_socket(),
                   options_.config.daemon().worker_id()) {}
 
-StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(weightstore::LeaderPort& leader,
-                                                    weightstore::ModelPort& models,
-                                                    kernels::Pool& pool, const Clock& clock,
-                                                    Options options) {
-  auto job =
-      std::unique_ptr<TrainJob>(new TrainJob(leader, models, pool, clock, std::move(options)));
+StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(const Store& store, kernels::Pool& pool,
+                                                    const Clock& clock, Options options) {
+  auto job = std::unique_ptr<TrainJob>(new TrainJob(store, pool, clock, std::move(options)));
   TITAN_RETURN_IF_ERROR(job->Load());
   return job;
 }
@@ -108,9 +105,9 @@ StatusOr<text::ImportedModel> TrainJob::OpenModel(bool with_bundle) {
     if (!opened.ok()) return Annotate(opened.status(), "model.path");
     return opened;
   }
-  const auto model = models_.FindModel(spec.id());
+  const auto model = store_.models.FindModel(spec.id());
   if (!model.ok()) return Annotate(model.status(), "model.id");
-  auto opened = OpenStoredModel(models_, *model);
+  auto opened = OpenStoredModel(store_.models, *model);
   if (!opened.ok()) return Annotate(opened.status(), "model.id");
   return opened;
 }
@@ -127,17 +124,19 @@ Status TrainJob::Load() {
       decoder_,
       model::Decoder::Create(
           source->config(), std::min<int64_t>(spec.model().max_sequence_tokens(), context), *mode));
-  TITAN_ASSIGN_OR_RETURN(const TrainConfig config, ToTrainConfig(spec, options_.config));
-  const auto needed = static_cast<uint64_t>(trainer::TrainRun::MemoryNeeded(*decoder_, config));
+  TITAN_ASSIGN_OR_RETURN(const TrainConfig run_config, ToTrainConfig(spec, options_.config));
+  const auto needed = static_cast<uint64_t>(trainer::TrainRun::MemoryNeeded(*decoder_, run_config));
   const auto available = runtime::AvailableMemory();  // a system that does not say is tried
   if (available.ok() && needed > *available) {
-    return ResourceExhausted("training this model needs " + std::to_string(needed >> 20) +
-                             " MiB, " + std::to_string(*available >> 20) +
-                             " MiB are free; set recompute in the trainer's config, or lower "
-                             "max_pack_tokens or training.shards");
+    return ResourceExhausted(
+        "training this model needs " + std::to_string(needed >> 20) + " MiB, " +
+        std::to_string(*available >> 20) +
+        " MiB are free; set recompute in the trainer's config, or lower "
+        "max_pack_tokens or training.shards" +
+        (run_config.snapshots ? ", or leave out training.checkpoint_every_steps" : ""));
   }
   TITAN_ASSIGN_OR_RETURN(
-      run_, trainer::TrainRun::Create(*decoder_, pool_, config, [this] { return Now(); }));
+      run_, trainer::TrainRun::Create(*decoder_, pool_, run_config, [this] { return Now(); }));
 
   weightstore::PublisherOptions publisher;
   publisher.socket_path = options_.config.weightstore_socket();
@@ -147,11 +146,16 @@ Status TrainJob::Load() {
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
   TITAN_ASSIGN_OR_RETURN(const std::vector<kernels::ContractItem> contract,
-                         trainer::TrainingContract(pool_, *decoder_, config));
+                         trainer::TrainingContract(pool_, *decoder_, run_config));
   publisher.manifest.contract_training = kernels::DigestOf(contract);
   publisher.manifest.contract_items = ToManifest(contract);
   publisher.max_age = spec.schedule().max_age();
   publisher.hash_threads = pool_.size();
+  CheckpointerOptions checkpoints;
+  checkpoints.run_id = options_.run_id;
+  checkpoints.manifest = CheckpointManifest(publisher.manifest, decoder_->master_table());
+  checkpoints.max_age = spec.schedule().max_age();
+  checkpoints.on_done = options_.on_checkpoint;
   // While the weights are read: the tokenizer for the bundle, by which every version can be
   // exported and chatted with, and the memory of the store's first slot.
   auto registered = std::async(
@@ -160,15 +164,71 @@ Status TrainJob::Load() {
                  publisher)]() mutable -> StatusOr<std::unique_ptr<weightstore::Publisher>> {
         TITAN_ASSIGN_OR_RETURN(const text::ImportedModel whole, OpenModel(/*with_bundle=*/true));
         TITAN_ASSIGN_OR_RETURN(const Hash128 bundle,
-                               models_.PutBundle(formats::EncodeBundle(whole.bundle)));
+                               store_.models.PutBundle(formats::EncodeBundle(whole.bundle)));
         options.manifest.bundle = ToHex(bundle);
-        return weightstore::Publisher::Register(leader_, std::move(options));
+        return weightstore::Publisher::Register(store_.leader, std::move(options));
       });
-  TITAN_RETURN_IF_ERROR(
-      model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master()));
-  TITAN_ASSIGN_OR_RETURN(publisher_, registered.get());
-  TITAN_ASSIGN_OR_RETURN(digest_, Publish(0, "", 0));
+  const StatusOr<std::optional<weightstore::StoredModel>> checkpoint =
+      options_.from_checkpoint ? FindCheckpoint(checkpoints.manifest)
+                               : std::optional<weightstore::StoredModel>();
+  const bool restored = checkpoint.ok() && checkpoint->has_value();
+  Status loaded = checkpoint.status();
+  if (restored) {
+    loaded = Restore(**checkpoint);
+  } else if (loaded.ok()) {
+    loaded = model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master());
+  }
+  StatusOr<std::unique_ptr<weightstore::Publisher>> taken_over = registered.get();
+  TITAN_RETURN_IF_ERROR(loaded);
+  TITAN_ASSIGN_OR_RETURN(publisher_, std::move(taken_over));
+  const std::string recorded = digest_;
+  TITAN_ASSIGN_OR_RETURN(digest_, Publish(version_, "", version_ == 0 ? 0 : version_ - 1));
+  if (restored && digest_ != recorded) {
+    return DataLoss("the checkpoint's weights have digest " + digest_ + ", version " +
+                    std::to_string(version_) + " was " + recorded);
+  }
+  if (run_config.snapshots) {
+    checkpoints.epoch = publisher_->epoch();
+    checkpointer_ =
+        std::make_unique<Checkpointer>(store_.checkpoints, clock_, std::move(checkpoints));
+  }
   return OkStatus();
+}
+
+StatusOr<std::optional<weightstore::StoredModel>> TrainJob::FindCheckpoint(
+    const weightstore::Manifest& manifest) {
+  StatusOr<weightstore::StoredModel> found = store_.checkpoints.FindCheckpoint(options_.run_id);
+  if (found.status().code() == StatusCode::kNotFound) {
+    return std::optional<weightstore::StoredModel>();
+  }
+  TITAN_RETURN_IF_ERROR(found.status());
+  TITAN_RETURN_IF_ERROR(CheckSameRun(*found->manifest, manifest));
+  return std::optional(*std::move(found));
+}
+
+Status TrainJob::Restore(const weightstore::StoredModel& checkpoint) {
+  const trainer::TrainRun::StateMemory state = run_->Restore();
+  const auto bytes = [](float* array) { return reinterpret_cast<std::byte*>(array); };
+  TITAN_ASSIGN_OR_RETURN(
+      const CheckpointFacts facts,
+      ReadCheckpoint(store_.models, checkpoint,
+                     {bytes(state.master), bytes(state.first_moment), bytes(state.second_moment)}));
+  *state.powers = facts.powers;
+  version_ = checkpoint.version;
+  digest_ = ToHex(facts.weights_digest);
+  TITAN_LOG(kInfo, "checkpoint_restored", {"run", options_.run_id}, {"version", version_});
+  return OkStatus();
+}
+
+void TrainJob::SaveCheckpoint() {
+  checkpointer_->WaitUntilFree();
+  StatusOr<std::unique_ptr<trainer::TrainState::Snapshot>> snapshot = run_->TakeSnapshot();
+  Hash128 digest;
+  if (snapshot.ok() && FromHex(digest_, &digest)) {
+    return checkpointer_->Save(*std::move(snapshot), version_, digest);
+  }
+  TITAN_LOG(kError, "checkpoint_not_taken", {"run", options_.run_id}, {"version", version_},
+            {"status", snapshot.status()});
 }
 
 StatusOr<std::string> TrainJob::Publish(uint64_t version, const std::string& plan_digest,
@@ -247,6 +307,8 @@ StatusOr<v1::TrainStepResponse> TrainJob::DoStep(const v1::StepHeader& header,
   const double start = Now();
   TITAN_ASSIGN_OR_RETURN(digest_, Publish(version_ + 1, header.plan_digest(), header.step()));
   ++version_;
+  const uint32_t every = options_.spec.training().checkpoint_every_steps();
+  if (every > 0 && version_ % every == 0) SaveCheckpoint();
   response.set_publish_seconds(Now() - start);
   response.set_version(version_);
   response.set_weights_digest(digest_);

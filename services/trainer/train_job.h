@@ -8,6 +8,7 @@
 #define TITAN_SERVICES_TRAINER_TRAIN_JOB_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,11 +19,13 @@
 #include "core/kernels/pool.h"
 #include "core/model/decoder.h"
 #include "core/text/import_model.h"
+#include "services/trainer/checkpointer.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/config/v1/job.pb.h"
 #include "titan/trainer/v1/trainer.pb.h"
 #include "trainer/train_run.h"
 #include "trainer/training_sample.h"
+#include "weightstore/client/checkpoint_port.h"
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/publisher.h"
 #include "weightstore/client/stored_model.h"
@@ -44,19 +47,29 @@ class TrainJob {
     std::string run_id;
     config::v1::JobSpec spec;
     std::string incarnation;
+    bool from_checkpoint = false;  // go on from the run's newest one, if there is any
+    // Of each checkpoint, on a thread of its own. May be empty.
+    std::function<void(const CheckpointOutcome&)> on_checkpoint;
+  };
+  // The weight store, by what the job wants of it.
+  struct Store {
+    weightstore::LeaderPort& leader;
+    weightstore::ModelPort& models;
+    weightstore::CheckpointPort& checkpoints;
   };
 
   // Loads the model (model.path, or model.id out of the store), takes the run over and publishes
-  // version 0, whose manifest names the model's bundle. leader, models, pool and clock must outlive
-  // the job. InvalidArgument, NotFound, Unimplemented: the model or the spec;
-  // ResourceExhausted: memory, with the numbers; codes of Publisher.
-  static StatusOr<std::unique_ptr<TrainJob>> Start(weightstore::LeaderPort& leader,
-                                                   weightstore::ModelPort& models,
-                                                   kernels::Pool& pool, const Clock& clock,
-                                                   Options options);
+  // version 0, whose manifest names the model's bundle; or goes on from a checkpoint, whose version
+  // it publishes again where the store has lost it. store, pool and clock must outlive the job.
+  // InvalidArgument, NotFound, Unimplemented: the model or the spec; ResourceExhausted: memory,
+  // with the numbers; FailedPrecondition: the checkpoint is of another run (names what differs), or
+  // divergence; DataLoss: it is damaged; codes of Publisher.
+  static StatusOr<std::unique_ptr<TrainJob>> Start(const Store& store, kernels::Pool& pool,
+                                                   const Clock& clock, Options options);
 
   const std::string& run_id() const { return options_.run_id; }
-  const std::string& digest() const { return digest_; }  // of the newest version
+  uint64_t version() const { return version_; }          // the newest
+  const std::string& digest() const { return digest_; }  // of it
   int64_t num_parameters() const { return decoder_->table().num_elements(); }
 
   // One step. A repeated call for the newest version with the same plan answers the same.
@@ -66,17 +79,21 @@ class TrainJob {
       const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
 
  private:
-  TrainJob(weightstore::LeaderPort& leader, weightstore::ModelPort& models, kernels::Pool& pool,
-           const Clock& clock, Options options);
+  TrainJob(const Store& store, kernels::Pool& pool, const Clock& clock, Options options);
   StatusOr<text::ImportedModel> OpenModel(bool with_bundle);
   Status Load();
+  // The newest checkpoint of the run, which must be one of `manifest`; nullopt: there is none.
+  StatusOr<std::optional<weightstore::StoredModel>> FindCheckpoint(
+      const weightstore::Manifest& manifest);
+  Status Restore(const weightstore::StoredModel& checkpoint);
+  // After a version that is to be kept: hands the state to the checkpointer.
+  void SaveCheckpoint();
   StatusOr<std::string> Publish(uint64_t version, const std::string& plan_digest, uint64_t step);
   StatusOr<trainer::v1::TrainStepResponse> DoStep(
       const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
   double Now() const { return Seconds(clock_.Now()); }
 
-  weightstore::LeaderPort& leader_;
-  weightstore::ModelPort& models_;
+  const Store store_;
   kernels::Pool& pool_;
   const Clock& clock_;
   const Options options_;
@@ -84,7 +101,8 @@ class TrainJob {
   std::unique_ptr<const model::Decoder> decoder_;
   std::unique_ptr<trainer::TrainRun> run_;
   std::unique_ptr<weightstore::Publisher> publisher_;
-  uint64_t version_ = 0;  // newest committed
+  std::unique_ptr<Checkpointer> checkpointer_;  // null: the job wants none
+  uint64_t version_ = 0;                        // newest committed
   std::string digest_;
   Status broken_;
   std::string last_plan_;

@@ -41,14 +41,29 @@ TrainerService::TrainerService(const config::v1::TrainerConfig& config,
       tokens_differing_(context.metrics.AddCounter(
           "titan_trainer_parity_differing_tokens_total",
           "Compared tokens whose log-prob differed from the rollout's: must stay 0")),
+      checkpoint_seconds_(context.metrics.AddHistogram(
+          "titan_trainer_checkpoint_seconds", "Time to write a checkpoint, beside training",
+          runtime::SecondsBuckets())),
+      checkpoint_version_(context.metrics.AddGauge("titan_trainer_checkpoint_version",
+                                                   "Version of the newest durable checkpoint")),
+      checkpoint_failures_(
+          context.metrics.AddCounter("titan_trainer_checkpoint_failures_total",
+                                     "Checkpoints that could not be written; training went on")),
       engine_({.threads = 1, .max_queued = 16}) {}
 
 TrainerService::~TrainerService() { engine_.Stop(); }
+
+void TrainerService::Count(const CheckpointOutcome& outcome) {
+  if (!outcome.status.ok()) return checkpoint_failures_.Add();
+  checkpoint_seconds_.Observe(outcome.seconds);
+  checkpoint_version_.Set(static_cast<double>(outcome.version));
+}
 
 asio::awaitable<Status> TrainerService::Start() {
   rpc::WorkerAgent::Options options;
   options.orchestrator_address = config_.orchestrator_address();
   *options.registration.mutable_contract() = ProcessContract(pool_, /*training=*/true);
+  busy_ = false;
   options.on_registered = [this](uint64_t epoch) { epoch_ = std::max(epoch_, epoch); };
   TITAN_CO_ASSIGN_OR_RETURN(agent_, rpc::WorkerAgent::Create(context_, std::move(options)));
   agent_->Start();
@@ -58,6 +73,19 @@ asio::awaitable<Status> TrainerService::Start() {
 asio::awaitable<void> TrainerService::Drain() {
   stopping_ = true;
   if (agent_ != nullptr) co_await agent_->Stop();
+  if (!busy_) co_await DropJob();
+}
+
+asio::awaitable<void> TrainerService::DropJob() {
+  if (job_ == nullptr) co_return;
+  const auto job = std::make_shared<std::unique_ptr<TrainJob>>(std::move(job_));
+  const auto drop = [job]() -> Status {
+    job->reset();
+    return OkStatus();
+  };
+  busy_ = true;
+  (void)co_await engine_.Run(drop);
+  busy_ = false;
 }
 
 Status TrainerService::CheckEpoch(uint64_t epoch) {
@@ -91,13 +119,19 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
   }
   const Instant start = context_.clock.Now();
   if (job_ == nullptr || job_->run_id() != request.run_id()) {
-    TrainJob::Options options{config_, request.run_id(), request.spec(), context_.incarnation};
+    TrainJob::Options options;
+    options.config = config_;
+    options.run_id = request.run_id();
+    options.spec = request.spec();
+    options.incarnation = context_.incarnation;
+    options.from_checkpoint = request.from_checkpoint();
+    options.on_checkpoint = [this](const CheckpointOutcome& outcome) { Count(outcome); };
+    co_await DropJob();
     busy_ = true;
-    job_.reset();
     // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
     // twice.
     const auto begin = [this, options]() -> Status {
-      auto job = TrainJob::Start(*leader_, *leader_, pool_, context_.clock, options);
+      auto job = TrainJob::Start({*leader_, *leader_, *leader_}, pool_, context_.clock, options);
       if (!job.ok()) return job.status();
       job_ = *std::move(job);
       return OkStatus();
@@ -108,6 +142,7 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
   }
   v1::StartRunResponse response;
   response.set_weights_digest(job_->digest());
+  response.set_version(job_->version());
   response.set_num_parameters(static_cast<uint64_t>(job_->num_parameters()));
   response.set_seconds(Seconds(context_.clock.Now() - start));
   co_return response;
@@ -171,7 +206,7 @@ asio::awaitable<StatusOr<v1::EndRunResponse>> TrainerService::DoEndRun(v1::EndRu
   TITAN_CO_RETURN_IF_ERROR(CheckEpoch(request.orchestrator_epoch()));
   ended_runs_.insert(request.run_id());  // a StartRun that still waits must not begin it
   TITAN_CO_RETURN_IF_ERROR(co_await WhenIdle());
-  if (job_ != nullptr && job_->run_id() == request.run_id()) job_.reset();
+  if (job_ != nullptr && job_->run_id() == request.run_id()) co_await DropJob();
   co_return v1::EndRunResponse();
 }
 

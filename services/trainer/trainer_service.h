@@ -48,6 +48,10 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   Status CheckEpoch(uint64_t epoch);
   // Returns once no call works on the job. Cancelled: the daemon shuts down.
   rpc::asio::awaitable<Status> WhenIdle();
+  // Lets the job go, on the engine thread: its checkpointer may wait for the control strand.
+  rpc::asio::awaitable<void> DropJob();
+  // Any thread.
+  void Count(const CheckpointOutcome& outcome);
   rpc::asio::awaitable<StatusOr<trainer::v1::StartRunResponse>> DoStartRun(
       trainer::v1::StartRunRequest request);
   rpc::asio::awaitable<StatusOr<trainer::v1::EndRunResponse>> DoEndRun(
@@ -60,8 +64,8 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   const std::unique_ptr<weightstore::GrpcLeader> leader_;
   kernels::Pool pool_;
   std::unique_ptr<TrainJob>
-      job_;  // touched on the engine thread while busy_, else on the control strand
-  bool busy_ = false;
+      job_;           // touched on the engine thread while busy_, else on the control strand
+  bool busy_ = true;  // until Start is done: it runs the kernels, too
   bool stopping_ = false;
   std::set<std::string> ended_runs_;  // ids are never used again
   uint64_t epoch_ = 0;
@@ -70,6 +74,9 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   runtime::Counter tokens_trained_;
   runtime::Counter tokens_compared_;
   runtime::Counter tokens_differing_;
+  runtime::Histogram checkpoint_seconds_;
+  runtime::Gauge checkpoint_version_;
+  runtime::Counter checkpoint_failures_;
   runtime::BlockingPool engine_;  // one thread; last, so that it ends first
 };
 

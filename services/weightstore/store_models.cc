@@ -23,29 +23,26 @@ Status TooLongChunk() { return InvalidArgument("chunk: has more than 1 MiB"); }
 
 }  // namespace
 
-asio::awaitable<StatusOr<v1::ImportModelResponse>> WeightStoreGrpcService::DoImport(
-    std::shared_ptr<rpc::RequestStream<v1::ImportModelRequest>> in) {
-  StatusOr<std::optional<v1::ImportModelRequest>> first = co_await in->Next();
+template <typename Request, typename Header>
+asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcService::Receive(
+    std::shared_ptr<rpc::RequestStream<Request>> in,
+    std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
+    std::shared_ptr<Header> header) {
+  StatusOr<std::optional<Request>> first = co_await in->Next();
   if (!first.ok()) co_return first.status();
   if (!first->has_value() || !(*first)->has_header()) {
     co_return InvalidArgument("header: must be the first message");
   }
-  const auto header = std::make_shared<const v1::ImportModelHeader>((*first)->header());
+  *header = (*first)->header();
   if (header->request_id().empty()) co_return InvalidArgument("header.request_id: is required");
   using Import = std::unique_ptr<Library::Import>;
-  const std::function<StatusOr<Import>()> begin = [this, header]() -> StatusOr<Import> {
-    TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
-                           DigestFromProto("header.weights_digest", header->weights_digest()));
-    TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header->manifest()));
-    return library_.BeginImport(header->name(), std::move(manifest), header->bundle_bytes(),
-                                digest);
-  };
-  StatusOr<Import> begun = co_await blocking_.Run(begin);
+  const std::function<StatusOr<Import>()> begin_it = [begin, header] { return begin(*header); };
+  StatusOr<Import> begun = co_await blocking_.Run(begin_it);
   if (!begun.ok()) co_return begun.status();
   const auto import = std::make_shared<Import>(*std::move(begun));
   Status status;
   while (status.ok()) {
-    StatusOr<std::optional<v1::ImportModelRequest>> next = co_await in->Next();
+    StatusOr<std::optional<Request>> next = co_await in->Next();
     if (!next.ok()) status = next.status();
     if (!next.ok() || !next->has_value()) break;
     if ((*next)->chunk().size() > kMaxChunkBytes) {
@@ -56,21 +53,84 @@ asio::awaitable<StatusOr<v1::ImportModelResponse>> WeightStoreGrpcService::DoImp
     const std::function<Status()> append = [import, chunk] { return (*import)->Append(*chunk); };
     status = co_await blocking_.Run(append);
   }
-  auto existed = std::make_shared<bool>(false);
-  const std::function<StatusOr<StoredModel>()> finish = [import, existed,
-                                                         status]() -> StatusOr<StoredModel> {
+  const std::function<StatusOr<Received>()> finish = [import, status]() -> StatusOr<Received> {
     const Import ends_here = std::move(*import);  // files are removed on this thread
     TITAN_RETURN_IF_ERROR(status);
-    return ends_here->Finish(existed.get());
+    Received received;
+    TITAN_ASSIGN_OR_RETURN(received.stored, ends_here->Finish(&received.existed));
+    return received;
   };
-  const StatusOr<StoredModel> stored = co_await blocking_.Run(finish);
-  if (!stored.ok()) co_return stored.status();
-  TITAN_LOG(kInfo, "model_imported", {"id", stored->id}, {"name", header->name()},
-            {"bytes", stored->num_bytes()}, {"existed", *existed});
+  co_return co_await blocking_.Run(finish);
+}
+
+asio::awaitable<StatusOr<v1::ImportModelResponse>> WeightStoreGrpcService::DoImport(
+    std::shared_ptr<rpc::RequestStream<v1::ImportModelRequest>> in) {
+  using Header = v1::ImportModelHeader;
+  using Import = std::unique_ptr<Library::Import>;
+  const std::function<StatusOr<Import>(const Header&)> begin =
+      [this](const Header& header) -> StatusOr<Import> {
+    TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                           DigestFromProto("header.weights_digest", header.weights_digest()));
+    TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header.manifest()));
+    return library_.BeginImport(header.name(), std::move(manifest), header.bundle_bytes(), digest);
+  };
+  const auto header = std::make_shared<Header>();
+  TITAN_CO_ASSIGN_OR_RETURN(const Received received, co_await Receive(in, begin, header));
+  TITAN_LOG(kInfo, "model_imported", {"id", received.stored.id}, {"name", header->name()},
+            {"bytes", received.stored.num_bytes()}, {"existed", received.existed});
   v1::ImportModelResponse response;
-  *response.mutable_model() = weightstore::ToProto(*stored, /*whole=*/false);
-  response.set_existed(*existed);
+  *response.mutable_model() = weightstore::ToProto(received.stored, /*whole=*/false);
+  response.set_existed(received.existed);
   co_return response;
+}
+
+asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoPutCheckpoint(
+    std::shared_ptr<rpc::RequestStream<v1::PutCheckpointRequest>> in) {
+  using Header = v1::PutCheckpointHeader;
+  using Import = std::unique_ptr<Library::Import>;
+  const std::function<StatusOr<Import>(const Header&)> begin =
+      [this](const Header& header) -> StatusOr<Import> {
+    TITAN_RETURN_IF_ERROR(leader_.CheckTrainer(header.run_id(), header.epoch()));
+    TITAN_ASSIGN_OR_RETURN(const Hash128 digest, DigestFromProto("header.digest", header.digest()));
+    TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header.manifest()));
+    return library_.BeginCheckpoint(header.run_id(), header.version(), std::move(manifest),
+                                    header.facts_bytes(), digest);
+  };
+  const auto header = std::make_shared<Header>();
+  TITAN_CO_ASSIGN_OR_RETURN(const Received received, co_await Receive(in, begin, header));
+  const std::function<StatusOr<uint64_t>()> release = [this, header] {
+    return library_.ReleaseCheckpoints(header->run_id(), header->needed_version());
+  };
+  TITAN_CO_ASSIGN_OR_RETURN(const uint64_t freed_bytes, co_await blocking_.Run(release));
+  TITAN_LOG(kInfo, "checkpoint_stored", {"run_id", header->run_id()},
+            {"version", header->version()}, {"bytes", received.stored.num_bytes()},
+            {"existed", received.existed}, {"freed_bytes", freed_bytes});
+  v1::PutCheckpointResponse response;
+  *response.mutable_checkpoint() = weightstore::ToProto(received.stored, /*whole=*/false);
+  response.set_existed(received.existed);
+  response.set_freed_bytes(freed_bytes);
+  co_return response;
+}
+
+grpc::ServerReadReactor<v1::PutCheckpointRequest>* WeightStoreGrpcService::PutCheckpoint(
+    Context* context, v1::PutCheckpointResponse* response) {
+  return rpc::ServeClientStream<v1::PutCheckpointRequest>(
+      server_, context, response,
+      [this](std::shared_ptr<rpc::RequestStream<v1::PutCheckpointRequest>> in) {
+        return DoPutCheckpoint(std::move(in));
+      });
+}
+
+StatusOr<v1::GetCheckpointResponse> WeightStoreGrpcService::Handle(
+    const v1::GetCheckpointRequest& message) {
+  TITAN_ASSIGN_OR_RETURN(
+      const StoredModel checkpoint,
+      library_.FindCheckpoint(message.run_id(), message.has_at_most()
+                                                    ? std::optional(message.at_most())
+                                                    : std::nullopt));
+  v1::GetCheckpointResponse answer;
+  *answer.mutable_checkpoint() = weightstore::ToProto(checkpoint, /*whole=*/true);
+  return answer;
 }
 
 grpc::ServerReadReactor<v1::ImportModelRequest>* WeightStoreGrpcService::ImportModel(
@@ -130,6 +190,9 @@ StatusOr<v1::ListStoredModelsResponse> WeightStoreGrpcService::Handle(
   v1::ListStoredModelsResponse answer;
   for (const StoredModel& model : library_.List()) {
     *answer.add_models() = weightstore::ToProto(model, /*whole=*/false);
+  }
+  for (const StoredModel& checkpoint : library_.ListCheckpoints()) {
+    *answer.add_checkpoints() = weightstore::ToProto(checkpoint, /*whole=*/false);
   }
   TITAN_ASSIGN_OR_RETURN(const DiskUse disk, library_.Disk());
   answer.set_disk_used_bytes(disk.used_bytes);

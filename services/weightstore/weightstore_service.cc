@@ -296,6 +296,10 @@ StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequ
   TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
   TITAN_RETURN_IF_ERROR(leader_.EndRun(message.run_id(), message.epoch()));
   library_.Unreserve(message.run_id());
+  if (const auto dropped = library_.DropCheckpoints(message.run_id()); !dropped.ok()) {
+    TITAN_LOG(kWarning, "checkpoints_not_dropped", {"run_id", message.run_id()},
+              {"status", dropped.status()});
+  }
   TITAN_LOG(kInfo, "run_ended", {"run_id", message.run_id()});
   return v1::EndRunResponse();
 }

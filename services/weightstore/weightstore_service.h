@@ -99,6 +99,12 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
   }
   grpc::ServerReadReactor<v1::PutBundleRequest>* PutBundle(
       Context* context, v1::PutBundleResponse* response) override;
+  grpc::ServerReadReactor<v1::PutCheckpointRequest>* PutCheckpoint(
+      Context* context, v1::PutCheckpointResponse* response) override;
+  Reactor* GetCheckpoint(Context* context, const v1::GetCheckpointRequest* request,
+                         v1::GetCheckpointResponse* response) override {
+    return ServeBlocking(context, request, response);
+  }
 
   // What each call does, without gRPC's part of it. These block; reasons travel as StatusOr's
   // payload.
@@ -118,6 +124,7 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
   StatusOr<v1::DeleteStoredModelResponse> Handle(const v1::DeleteStoredModelRequest& message);
   StatusOr<v1::CollectGarbageResponse> Handle(const v1::CollectGarbageRequest& message);
   StatusOr<v1::ReadBlobResponse> Handle(const v1::ReadBlobRequest& message);
+  StatusOr<v1::GetCheckpointResponse> Handle(const v1::GetCheckpointRequest& message);
   // Control strand; they end with RPC reasons.
   rpc::asio::awaitable<StatusOr<v1::BeginVersionResponse>> Begin(v1::BeginVersionRequest request);
   rpc::asio::awaitable<Status> Watch(
@@ -127,8 +134,20 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
       std::shared_ptr<rpc::RequestStream<v1::ImportModelRequest>> in);
   rpc::asio::awaitable<StatusOr<v1::PutBundleResponse>> DoPutBundle(
       std::shared_ptr<rpc::RequestStream<v1::PutBundleRequest>> in);
+  rpc::asio::awaitable<StatusOr<v1::PutCheckpointResponse>> DoPutCheckpoint(
+      std::shared_ptr<rpc::RequestStream<v1::PutCheckpointRequest>> in);
 
  private:
+  // A header and then the bytes of a model or checkpoint, into the library.
+  struct Received {
+    StoredModel stored;
+    bool existed = false;
+  };
+  template <typename Request, typename Header>
+  rpc::asio::awaitable<StatusOr<Received>> Receive(
+      std::shared_ptr<rpc::RequestStream<Request>> in,
+      std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
+      std::shared_ptr<Header> header);
   // Keeps the newest version of a run that ends. Unavailable: another call is at it.
   Status KeepNewest(const std::string& run_id);
   // Runs Handle(request) on the blocking pool and carries its reason over.

@@ -213,17 +213,18 @@ StatusOr<Hash128> GrpcLeader::PutBundle(const std::string& bundle) {
   return DigestFromProto("digest", response->digest());
 }
 
-StatusOr<v1::ImportModelResponse> GrpcLeader::Import(const v1::ImportModelHeader& header,
-                                                     std::function<StatusOr<std::string>()> next) {
+template <typename Request, typename Response, typename Header>
+StatusOr<Response> GrpcLeader::SendParts(rpc::WriteStreamMethod<Async, Request, Response> method,
+                                         const Header& header,
+                                         std::function<StatusOr<std::string>()> next) {
   struct State {
     bool began = false;
     std::atomic<bool> failed = false;
     Status failure;  // written before `failed`
   };
   auto state = std::make_shared<State>();
-  const auto next_message = [state, header,
-                             next = std::move(next)]() -> std::optional<v1::ImportModelRequest> {
-    v1::ImportModelRequest message;
+  const auto next_message = [state, header, next = std::move(next)]() -> std::optional<Request> {
+    Request message;
     if (!std::exchange(state->began, true)) {
       *message.mutable_header() = header;
       return message;
@@ -232,16 +233,50 @@ StatusOr<v1::ImportModelResponse> GrpcLeader::Import(const v1::ImportModelHeader
     if (!part.ok()) {
       state->failure = part.status();
       state->failed = true;
-      return std::nullopt;  // the store misses bytes and drops the import
+      return std::nullopt;  // the store misses bytes and drops what came
     }
     if (part->empty()) return std::nullopt;
     message.set_chunk(*std::move(part));
     return message;
   };
-  auto response = CallStream<v1::ImportModelRequest, v1::ImportModelResponse>(
-      &Async::ImportModel, next_message, kStreamDeadline, [state] { return state->failed.load(); });
+  auto response = CallStream<Request, Response>(method, next_message, kStreamDeadline,
+                                                [state] { return state->failed.load(); });
   if (state->failed) return state->failure;
   return response;
+}
+
+StatusOr<v1::ImportModelResponse> GrpcLeader::Import(const v1::ImportModelHeader& header,
+                                                     std::function<StatusOr<std::string>()> next) {
+  return SendParts<v1::ImportModelRequest, v1::ImportModelResponse>(&Async::ImportModel, header,
+                                                                    std::move(next));
+}
+
+Status GrpcLeader::PutCheckpoint(const Checkpoint& checkpoint,
+                                 std::function<StatusOr<std::string>()> next) {
+  v1::PutCheckpointHeader header;
+  header.set_request_id(checkpoint.request_id);
+  header.set_run_id(checkpoint.run_id);
+  header.set_epoch(checkpoint.epoch);
+  header.set_version(checkpoint.version);
+  *header.mutable_manifest() = ToProto(checkpoint.manifest);
+  header.set_facts_bytes(checkpoint.facts.size());
+  header.set_digest(ToHex(checkpoint.digest));
+  header.set_needed_version(checkpoint.needed_version);
+  auto facts = checkpoint.facts;  // come before the tensors
+  auto all = [facts = std::move(facts), next = std::move(next)]() mutable {
+    return facts.empty() ? next() : StatusOr<std::string>(std::exchange(facts, {}));
+  };
+  return SendParts<v1::PutCheckpointRequest, v1::PutCheckpointResponse>(&Async::PutCheckpoint,
+                                                                        header, std::move(all))
+      .status();
+}
+
+StatusOr<StoredModel> GrpcLeader::FindCheckpoint(const std::string& run_id) {
+  v1::GetCheckpointRequest request;
+  request.set_run_id(run_id);
+  TITAN_ASSIGN_OR_RETURN(const v1::GetCheckpointResponse response,
+                         Call(&Async::GetCheckpoint, std::move(request), options_.deadline));
+  return FromProto(response.checkpoint());
 }
 
 Status GrpcLeader::ReleaseLease(uint64_t lease_id) {

@@ -18,6 +18,7 @@
 #include "core/base/status.h"
 #include "services/rpc/rpc_client.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
+#include "weightstore/client/checkpoint_port.h"
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/stored_model.h"
 
@@ -30,7 +31,7 @@ struct GrpcLeaderOptions {
 
 // Thread-safe. Calls block and are completed by the control strand of `client`: never call from
 // there. After RpcClient::CancelAll they return Cancelled.
-class GrpcLeader final : public LeaderPort, public ModelPort {
+class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointPort {
  public:
   // client must outlive the leader. InvalidArgument: not an address that may be dialled.
   static StatusOr<std::unique_ptr<GrpcLeader>> Create(rpc::RpcClient& client,
@@ -54,6 +55,9 @@ class GrpcLeader final : public LeaderPort, public ModelPort {
   StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) override;
   StatusOr<std::string> ReadBlob(const Hash128& digest, std::optional<uint64_t> num_bytes) override;
   StatusOr<Hash128> PutBundle(const std::string& bundle) override;
+  Status PutCheckpoint(const Checkpoint& checkpoint,
+                       std::function<StatusOr<std::string>()> next) override;
+  StatusOr<StoredModel> FindCheckpoint(const std::string& run_id) override;
   // Sends a model: `next` gives its bytes (bundle, then tensors) in parts of at most 1 MiB, nothing
   // at the end; its failure ends the import, of which nothing stays, and is returned. `next` runs
   // on the control strand. Codes of the store: InvalidArgument, AlreadyExists (the name belongs to
@@ -73,6 +77,10 @@ class GrpcLeader final : public LeaderPort, public ModelPort {
                                 std::function<std::optional<Request>()> next,
                                 std::chrono::milliseconds deadline,
                                 const std::function<bool()>& given_up);
+  // A header, then what `next` gives.
+  template <typename Request, typename Response, typename Header>
+  StatusOr<Response> SendParts(rpc::WriteStreamMethod<Async, Request, Response> method,
+                               const Header& header, std::function<StatusOr<std::string>()> next);
   template <typename Request, typename Response>
   StatusOr<Response> Call(rpc::UnaryMethod<Async, Request, Response> method, Request request,
                           std::chrono::milliseconds deadline);

@@ -2,6 +2,7 @@
 titan_test(trainer_test LABEL unit
   SOURCES unit/trainer/contract_test.cc unit/trainer/packing_test.cc
     unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc
+    unit/trainer/train_state_test.cc
   USES trainer core/model core/formats core/kernels)
 titan_test(policy_loss_golden_test LABEL golden SOURCES golden_runner/policy_loss_golden_test.cc
   USES trainer orchestrator LIBS nlohmann_json::nlohmann_json)
@@ -25,3 +26,8 @@ titan_test(train_job_test LABEL unit TIMEOUT 60
   SOURCES unit/services/trainer/train_job_test.cc support/small_model.cc
   USES services/trainer services/rpc trainer weightstore/client core/model core/kernels core/formats core/runtime
        core/text core/base LIBS nlohmann_json::nlohmann_json)
+titan_test(trainer_checkpoint_test LABEL integration TIMEOUT 120
+  SOURCES integration/trainer_checkpoint_test.cc unit/services/trainer/checkpoint_test.cc support/small_model.cc
+  USES services/trainer services/rpc services/models trainer weightstore/client core/model core/kernels core/formats
+       core/runtime core/text core/base
+  LIBS nlohmann_json::nlohmann_json DEPENDS titan-weightstore titan-trainer)

@@ -70,6 +70,16 @@ class LibraryTest : public ::testing::Test {
     bool ignored = false;
     return (*import)->Finish(existed == nullptr ? &ignored : existed);
   }
+  StatusOr<StoredModel> Save(const std::string& run, uint64_t version, uint64_t number,
+                             bool* existed = nullptr) {
+    const auto slot = Slot(number);
+    TITAN_ASSIGN_OR_RETURN(const auto import,
+                           library_->BeginCheckpoint(run, version, SmallManifest(),
+                                                     sizeof(kBundle) - 1, DigestOf(slot)));
+    TITAN_RETURN_IF_ERROR(import->Append(Stream(slot)));
+    bool ignored = false;
+    return import->Finish(existed == nullptr ? &ignored : existed);
+  }
   Status Keep(const std::string& run, uint64_t version, uint64_t number) {
     const auto slot = Slot(number);
     return library_->Keep(run, version, DigestOf(slot),
@@ -329,6 +339,88 @@ TEST_F(LibraryTest, NamesThatCouldBeMistakenAreRefused) {
   for (const char* name : {"smollm2-135m_Q4.1", "7", "jobs"}) {
     EXPECT_TRUE(CheckModelName(name).ok()) << name;
   }
+}
+
+// ------------------------------------------------------------------------------------ checkpoints
+
+TEST_F(LibraryTest, CheckpointsAreFoundByRunAlsoByTheNextProcessAndReleasedInOrder) {
+  for (const uint64_t version : {2, 4, 6}) ASSERT_TRUE(Save("run", version, version).ok());
+  ASSERT_TRUE(Save("run-2", 3, 9).ok());
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_EQ(library_->FindCheckpoint("run")->version, 6u);
+    EXPECT_EQ(library_->FindCheckpoint("run", 5)->version, 4u);
+    EXPECT_EQ(library_->FindCheckpoint("run", 1).status().code(), StatusCode::kNotFound);
+    EXPECT_EQ(library_->FindCheckpoint("run-2")->version, 3u);
+    EXPECT_EQ(library_->FindCheckpoint("ru").status().code(), StatusCode::kNotFound);
+    EXPECT_EQ(library_->ListCheckpoints().size(), 4u);
+    Open();
+  }
+  const auto found = library_->FindCheckpoint("run");
+  std::string all = kBundle;
+  for (size_t i = 0; i < found->blobs.size(); ++i) {
+    all += *Read(found->blobs[i], found->manifest->tensors[i].num_bytes);
+  }
+  EXPECT_EQ(all, Stream(Slot(6)));
+  EXPECT_TRUE(library_->List().empty()) << "a checkpoint is no model";
+  EXPECT_EQ(library_->FindModel(found->id).status().code(), StatusCode::kNotFound);
+
+  const size_t before = NumFiles();
+  EXPECT_EQ(*library_->ReleaseCheckpoints("run", 1), 0u) << "all are newer";
+  EXPECT_EQ(*library_->ReleaseCheckpoints("run", 5), SmallManifest().slot_bytes);  // version 2
+  EXPECT_EQ(NumFiles(), before - SmallManifest().tensors.size());
+  EXPECT_EQ(library_->FindCheckpoint("run", 3).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(library_->FindCheckpoint("run", 4)->version, 4u);
+  EXPECT_TRUE(library_->DropCheckpoints("run").ok());
+  Open();
+  EXPECT_EQ(library_->ListCheckpoints().size(), 1u);
+  EXPECT_TRUE(library_->DropCheckpoints("run-2").ok());
+  EXPECT_EQ(NumFiles(), 0u);
+}
+
+TEST_F(LibraryTest, ACheckpointSharesItsBlobsWithAKeptVersion) {
+  ASSERT_TRUE(Keep("run", 4, 7).ok());
+  const size_t files = NumFiles();
+  ASSERT_TRUE(Save("run", 4, 7).ok());
+  EXPECT_EQ(NumFiles(), files + 1) << "the facts alone are new";
+  EXPECT_TRUE(library_->DropCheckpoints("run").ok());
+  EXPECT_EQ(NumFiles(), files);
+  const auto kept = library_->FindVersion("run", 4);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_TRUE(Read(kept->blobs[0], kept->manifest->tensors[0].num_bytes).ok());
+}
+
+TEST_F(LibraryTest, ARepeatedCheckpointIsTheSameOrRefused) {
+  ASSERT_TRUE(Save("run", 4, 7).ok());
+  bool existed = false;
+  ASSERT_TRUE(Save("run", 4, 7, &existed).ok());
+  EXPECT_TRUE(existed);
+  const Status other = Save("run", 4, 8).status();
+  EXPECT_EQ(other.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(other), HasSubstr(ToHex(DigestOf(Slot(7)))));
+  EXPECT_EQ(library_->FindCheckpoint("run")->weights_digest, DigestOf(Slot(7)));
+  EXPECT_EQ(Save("no/run", 1, 1).status().code(), StatusCode::kInvalidArgument);
+  Open(0);
+  EXPECT_EQ(Save("run", 5, 8).status().code(), StatusCode::kFailedPrecondition);
+  Open(SmallManifest().slot_bytes);
+  const Status full = Save("run", 5, 8).status();
+  EXPECT_EQ(full.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(MessageOf(full), HasSubstr("the checkpoint of run run at version 5 needs "));
+  EXPECT_EQ(library_->FindCheckpoint("run")->version, 4u) << "the one before stays";
+}
+
+TEST_F(LibraryTest, AnUnfinishedCheckpointLeavesNothing) {
+  const auto slot = Slot(1);
+  const std::string bytes = Stream(slot);
+  {
+    auto import =
+        library_->BeginCheckpoint("run", 1, SmallManifest(), sizeof(kBundle) - 1, DigestOf(slot));
+    ASSERT_TRUE(import.ok()) << import.status();
+    ASSERT_TRUE((*import)->Append(std::string_view(bytes).substr(0, bytes.size() - 1)).ok());
+    bool existed = false;
+    EXPECT_EQ((*import)->Finish(&existed).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(NumFiles(), 0u);
+  EXPECT_EQ(library_->FindCheckpoint("run").status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

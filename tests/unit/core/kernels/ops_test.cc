@@ -542,6 +542,17 @@ TEST(OptimizerTest, AdamWEqualsScalarTwinAndReportsOverflow) {
       EXPECT_EQ(CountDifferentBits(p.span(), p2.span()), 0);
       EXPECT_EQ(CountDifferentBits(m.span(), m2.span()), 0);
       EXPECT_EQ(CountDifferentBits(v.span(), v2.span()), 0);
+      // Beside the state, which stays as it is.
+      Guarded p3(n, 5), m3(n, 6), v3(n, 7), p4(n, 2), m4(n, 3), v4(n, 4);
+      fill(p2, m2, v2), fill(p4, m4, v4);
+      EXPECT_TRUE(AdamWStep(pool, n, *scalars, 0.3f, g.data(), {p2.data(), m2.data(), v2.data()},
+                            {p3.data(), m3.data(), v3.data()}));
+      EXPECT_EQ(CountDifferentBits(p.span(), p3.span()), 0);
+      EXPECT_EQ(CountDifferentBits(m.span(), m3.span()), 0);
+      EXPECT_EQ(CountDifferentBits(v.span(), v3.span()), 0);
+      EXPECT_EQ(CountDifferentBits(p2.span(), p4.span()), 0);
+      EXPECT_EQ(CountDifferentBits(m2.span(), m4.span()), 0);
+      EXPECT_EQ(CountDifferentBits(v2.span(), v4.span()), 0);
       for (const float bad : {3e30f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
         const float good = g.data()[n / 2];
         g.data()[n / 2] = bad;

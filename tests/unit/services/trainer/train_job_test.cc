@@ -59,6 +59,20 @@ class NoModels final : public weightstore::ModelPort {
   static Status Called() { return Internal("the models were called"); }
 };
 
+class NoCheckpoints final : public weightstore::CheckpointPort {
+ public:
+  Status PutCheckpoint(const weightstore::Checkpoint&,
+                       std::function<StatusOr<std::string>()>) override {
+    return Called();
+  }
+  StatusOr<weightstore::StoredModel> FindCheckpoint(const std::string&) override {
+    return Called();
+  }
+
+ private:
+  static Status Called() { return Internal("the checkpoints were called"); }
+};
+
 // Starts a job on a model with so wide a feed-forward, with packs of so many rows.
 Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
   test::SmallModelOptions model;
@@ -83,9 +97,10 @@ Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
   options.config.set_max_pack_tokens(max_pack_tokens);
   NoLeader leader;
   NoModels models;
+  NoCheckpoints checkpoints;
   kernels::Pool pool(1);
   const SystemClock clock;
-  return TrainJob::Start(leader, models, pool, clock, options).status();
+  return TrainJob::Start({leader, models, checkpoints}, pool, clock, options).status();
 }
 
 TEST(TrainJobTest, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
