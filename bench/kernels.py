@@ -47,7 +47,7 @@ def main():
     def bound(name):
         return next((r["ours"] for r in rows if r["id"] == name), None)
     part("gemm", lambda: gemm.rows(rounds=ROUNDS))
-    part("model", lambda: generation.rows(ROUNDS, bound("machine/fma"), bound("machine/read")))
+    part("model", lambda: generation.rows(ROUNDS))
     part("train", lambda: training.rows(ROUNDS, bound("machine/fma")))
     part("demo", demo_rows)
     finish("kernels", rows)

@@ -29,12 +29,11 @@ FEWER_ROWS = {"Llama-3.2-1B": [1, 4, 16, 64, 256]}  # its calls and their set-up
 HEAD_ROWS = {"49152x576": [1, 2, 4, 8, 16, 64], "128256x2048": [1, 8, 64]}  # heads see few rows at once
 
 
-def shapes():
+def matrices():
+    """Lists of shapes MxNxK, one for each matrix."""
     wanted = os.environ.get("MODELS", ",".join(SHAPES)).split(",")
-    for model in wanted:
-        for shape in SHAPES[model]:
-            for m in HEAD_ROWS.get(shape, FEWER_ROWS.get(model, ROWS)):
-                yield f"{m}x{shape}"
+    return [[f"{m}x{shape}" for m in HEAD_ROWS.get(shape, FEWER_ROWS.get(model, ROWS))]
+            for model in wanted for shape in SHAPES[model]]
 
 
 def peers():
@@ -64,8 +63,12 @@ def measure(command, threads, **more):
     return {j["id"]: j for j in map(json.loads, (line for line in lines if line.startswith("{")))}
 
 
+def bounds(threads=2):
+    """The machine as it is now: {gflops, read_gbytes}."""
+    return measure([BIN / "titan-bench-gemm", "f32", threads, "1x32x32"], threads)["peak"]
+
+
 def rows(threads=2, rounds=2):
-    wanted = list(shapes())
     libraries = peers()
     ours, w16, bf16, bf16_peer, others, peak = {}, {}, {}, {}, {name: {} for name in libraries}, []
     onednn_bf16 = [libraries["oneDNN"][0], "onednn-bf16", "-"]
@@ -77,14 +80,18 @@ def rows(threads=2, rounds=2):
                 peak.append(figure)
             else:
                 into.setdefault(name, []).append(figure["median"])
-    for _ in range(rounds):
-        keep(ours, measure([BIN / "titan-bench-gemm", "f32", threads, *wanted], threads))
-        for name, command in libraries.items():
-            keep(others[name], measure([*command, *wanted], threads))
-        keep(w16, measure([BIN / "titan-bench-gemm", "w16", threads, *wanted], threads))
-        keep(bf16, measure([BIN / "titan-bench-gemm", "bf16", threads, *wanted], threads))
-        if has_bf16:  # elsewhere the library emulates it or has none
-            keep(bf16_peer, measure([*onednn_bf16, *wanted], threads, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16"))
+    # A matrix at a time: who is compared runs within seconds, because the machine's memory is faster at one time than
+    # at another.
+    for shapes in matrices():
+        for _ in range(rounds):
+            keep(ours, measure([BIN / "titan-bench-gemm", "f32", threads, *shapes], threads))
+            for name, command in libraries.items():
+                keep(others[name], measure([*command, *shapes], threads))
+            keep(w16, measure([BIN / "titan-bench-gemm", "w16", threads, *shapes], threads))
+            keep(bf16, measure([BIN / "titan-bench-gemm", "bf16", threads, *shapes], threads))
+            if has_bf16:  # elsewhere the library emulates it or has none
+                keep(bf16_peer, measure([*onednn_bf16, *shapes], threads, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16"))
+    wanted = [shape for shapes in matrices() for shape in shapes]
     result = [row("machine/fma", [p["gflops"] for p in peak], "GFLOP/s"),
               row("machine/read", [p["read_gbytes"] for p in peak], "GB/s")]
     for shape in wanted:

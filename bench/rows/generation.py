@@ -2,7 +2,7 @@
 """Rows decode/<model>/<batch>, prefill/<model>/512: the generator's engine against transformers and llama.cpp.
 
 Weights and cache are float32 on all sides; the row's peer is the faster one. Decode at batch 1 reads every weight once
-a token: its bound is the read bandwidth measured in the same run; prefill's is the FMA rate.
+a token: its bound is the read bandwidth; prefill's is the FMA rate. Both are measured before and after every run of ours.
 """
 import json
 import os
@@ -10,6 +10,7 @@ import statistics
 import sys
 
 from common import BIN, GGUF, OUT, ROOT, row, run
+from rows.gemm import bounds
 
 BARS = {"decode/8": "ratio >= 2", "decode/32": "ratio >= 2", "prefill/512": "ratio >= 1.2"}
 BATCHES = "1,8,32"
@@ -46,19 +47,21 @@ def figures(command):
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def rows(rounds=2, fma_gflops=None, read_gbytes=None):
-    return [r for model in models() for r in rows_of(model, rounds, fma_gflops, read_gbytes)]
+def rows(rounds=2):
+    return [r for model in models() for r in rows_of(model, rounds)]
 
 
-def rows_of(model, rounds, fma_gflops, read_gbytes):
-    ours, peers = {}, {"transformers": {}, "llama.cpp": {}}
+def rows_of(model, rounds):
+    ours, peers, machine = {}, {"transformers": {}, "llama.cpp": {}}, []
     for _ in range(rounds):
         for peer, script, path in (("transformers", "torch_generate.py", model.hf),
                                    ("llama.cpp", "llama_generate.py", model.gguf)):
             for figure in figures([sys.executable, ROOT / "bench/peers" / script, path, BATCHES, 32, model.new_tokens]):
                 peers[peer].setdefault(figure["id"], []).append(figure["tokens_per_s"])
+        machine.append(bounds())
         for figure in figures([BIN / "titan-bench-model", *model.ours]):
             ours.setdefault(figure["id"].removesuffix("/" + model.name.lower()), []).append(figure["ours"])
+        machine.append(bounds())
     result = []
     for name, rates in ours.items():
         part, _, size = name.partition("/")
@@ -69,11 +72,11 @@ def rows_of(model, rounds, fma_gflops, read_gbytes):
         measured = peers[peer].get(name)
         result.append(row(f"{part}/{model.name}/{size}", rates, "tokens/s", BARS.get(name), measured,
                           peer if measured else None))
-    if read_gbytes:
-        result.append(row(f"decode/{model.name}/1/of_read",
-                          statistics.median(ours["decode/1"]) * model.weight_gbytes / read_gbytes, "of read", "ours >= 0.9"))
-    if fma_gflops:
-        result.append(row(f"prefill/{model.name}/512/of_fma_peak",
-                          statistics.median(ours["prefill/512"]) * model.prefill_gflop / fma_gflops, "of peak",
-                          "ours >= 0.7"))
+
+    def of(part, work, bound):
+        return statistics.median(ours[part]) * work / statistics.median(m[bound] for m in machine)
+    result.append(row(f"decode/{model.name}/1/of_read", of("decode/1", model.weight_gbytes, "read_gbytes"), "of read",
+                      "ours >= 0.9"))
+    result.append(row(f"prefill/{model.name}/512/of_fma_peak", of("prefill/512", model.prefill_gflop, "gflops"), "of peak",
+                      "ours >= 0.7"))
     return result
