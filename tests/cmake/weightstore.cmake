@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(weightstore_test LABEL unit
-  SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/weights_digest_test.cc
+  SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/panel_runs_test.cc unit/weightstore/client/weights_digest_test.cc
           unit/weightstore/store_state_test.cc unit/weightstore/store_state_property_test.cc
   USES core/base core/storage weightstore/client weightstore
   LIBS PkgConfig::XXHASH)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/check.h"
+#include "weightstore/client/panel_runs.h"
 
 namespace titan::weightstore {
 namespace {
@@ -99,6 +100,8 @@ Hash128 PanelsDigest(const TensorEntry& tensor, const std::byte* data, int64_t f
   const int64_t element_bytes = ElementBytes(tensor.dtype);
   const int64_t depth = pairs ? columns + columns % 2 : columns;
   std::vector<RunBuffer> runs(kLanes);
+  const PanelVectors vectors = BestPanelVectors();
+  const PanelSecret secret(seed);
   Hash128 sum;
   for (int64_t row = first_row; row < last_row; row += kLanes) {
     const std::byte* panel = data + row * depth * element_bytes;
@@ -106,6 +109,20 @@ Hash128 PanelsDigest(const TensorEntry& tensor, const std::byte* data, int64_t f
     for (int64_t column = 0; column < columns; column += kDigestRun) {
       const int64_t count = std::min(kDigestRun, columns - column);
       const std::byte* words = panel + column * kLanes * element_bytes;
+      const int64_t num_words = pairs ? count / 2 : count;
+      if (vectors != PanelVectors::kNone && num_words >= kMinPanelRunWords &&
+          (!pairs || count % 2 == 0)) {
+        Hash128 hashes[kPanelRows];
+        HashPanelRuns({.words = words,
+                       .num_words = num_words,
+                       .swap_halves = pairs,
+                       .first_index = static_cast<uint64_t>(row * columns + column),
+                       .index_step = static_cast<uint64_t>(columns),
+                       .count = static_cast<uint32_t>(count)},
+                      secret, vectors, hashes);
+        for (int64_t lane = 0; lane < rows; ++lane) sum += hashes[lane];
+        continue;
+      }
       if (pairs) {
         GatherWords<true>(words, (count + 1) / 2, runs.data());
       } else {
