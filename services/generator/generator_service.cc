@@ -99,6 +99,7 @@ GeneratorService::GeneratorService(const config::v1::GeneratorConfig& config,
       context_(context),
       leader_(std::move(leader)),
       host_(config, *leader_, context),
+      contract_(ProcessContract(host_.pool(), /*training=*/false)),
       tokens_(context.metrics.AddCounter("titan_generator_tokens_total",
                                          "Reply tokens of finished samples")),
       samples_(context.metrics.AddCounter("titan_generator_samples_total", "Finished samples")),
@@ -109,7 +110,7 @@ GeneratorService::GeneratorService(const config::v1::GeneratorConfig& config,
 asio::awaitable<Status> GeneratorService::Start() {
   rpc::WorkerAgent::Options options;
   options.orchestrator_address = config_.orchestrator_address();
-  *options.registration.mutable_contract() = ProcessContract(host_.pool(), /*training=*/false);
+  *options.registration.mutable_contract() = contract_;
   options.registration.set_max_versions(config_.max_versions());
   options.registration.set_max_running_sequences(config_.max_running_sequences());
   options.on_registered = [this](uint64_t epoch) { epoch_ = std::max(epoch_, epoch); };

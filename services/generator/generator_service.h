@@ -16,6 +16,7 @@
 #include "services/rpc/rpc_server.h"
 #include "services/rpc/worker.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
+#include "titan/type/v1/types.pb.h"
 
 namespace titan::services {
 
@@ -62,6 +63,7 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   rpc::DaemonContext& context_;
   const std::unique_ptr<weightstore::LeaderPort> leader_;
   ModelHost host_;
+  const type::v1::ContractDigest contract_;  // made before there are calls that want the pool
   std::unique_ptr<rpc::WorkerAgent> agent_;
   uint64_t epoch_ = 0;
   runtime::Counter tokens_;

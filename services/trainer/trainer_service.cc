@@ -33,6 +33,7 @@ TrainerService::TrainerService(const config::v1::TrainerConfig& config,
       context_(context),
       leader_(std::move(leader)),
       pool_(static_cast<int>(config.kernels().threads())),
+      contract_(ProcessContract(pool_, /*training=*/true)),
       steps_(context.metrics.AddCounter("titan_trainer_steps_total", "Committed training steps")),
       tokens_trained_(
           context.metrics.AddCounter("titan_trainer_tokens_total", "Reply tokens trained")),
@@ -62,8 +63,7 @@ void TrainerService::Count(const CheckpointOutcome& outcome) {
 asio::awaitable<Status> TrainerService::Start() {
   rpc::WorkerAgent::Options options;
   options.orchestrator_address = config_.orchestrator_address();
-  *options.registration.mutable_contract() = ProcessContract(pool_, /*training=*/true);
-  busy_ = false;
+  *options.registration.mutable_contract() = contract_;
   options.on_registered = [this](uint64_t epoch) { epoch_ = std::max(epoch_, epoch); };
   TITAN_CO_ASSIGN_OR_RETURN(agent_, rpc::WorkerAgent::Create(context_, std::move(options)));
   agent_->Start();

@@ -18,6 +18,7 @@
 #include "services/trainer/train_job.h"
 #include "services/weightstore_client/grpc_leader.h"
 #include "titan/trainer/v1/trainer.grpc.pb.h"
+#include "titan/type/v1/types.pb.h"
 
 namespace titan::services {
 
@@ -63,9 +64,10 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   rpc::DaemonContext& context_;
   const std::unique_ptr<weightstore::GrpcLeader> leader_;
   kernels::Pool pool_;
+  const type::v1::ContractDigest contract_;  // made before there are calls that want the pool
   std::unique_ptr<TrainJob>
-      job_;           // touched on the engine thread while busy_, else on the control strand
-  bool busy_ = true;  // until Start is done: it runs the kernels, too
+      job_;  // touched on the engine thread while busy_, else on the control strand
+  bool busy_ = false;
   bool stopping_ = false;
   std::set<std::string> ended_runs_;  // ids are never used again
   uint64_t epoch_ = 0;
