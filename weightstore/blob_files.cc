@@ -113,6 +113,29 @@ StatusOr<std::string> BlobFiles::Read(const Hash128& digest, uint64_t offset,
   return bytes;
 }
 
+Status BlobFiles::ReadWhole(const Hash128& digest, std::span<std::byte> out) const {
+  const std::string path = PathOf(digest);
+  TITAN_ASSIGN_OR_RETURN(const uint64_t size, SizeOf(digest));
+  if (size != out.size()) {
+    return DataLoss("'" + path + "' is damaged: it has " + std::to_string(size) + " bytes, " +
+                    std::to_string(out.size()) + " were stored");
+  }
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return SystemError(errno, "cannot open", path);
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t got =
+        ::pread(fd.get(), out.data() + done, out.size() - done, static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(errno, "cannot read", path);
+    if (got == 0) return DataLoss("'" + path + "' is damaged: it ends early");
+    done += static_cast<size_t>(got);
+  }
+  const Hash128 found = Hash128Of(out.data(), out.size(), 0);
+  if (found == digest) return OkStatus();
+  return DataLoss("'" + path + "' is damaged: its bytes have digest " + ToHex(found));
+}
+
 StatusOr<uint64_t> BlobFiles::SizeOf(const Hash128& digest) const {
   std::error_code error;
   const uint64_t size = fs::file_size(PathOf(digest), error);

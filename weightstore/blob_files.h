@@ -60,6 +60,9 @@ class BlobFiles {
 
   // At most max_bytes from offset on; empty at the end. NotFound names the blob.
   StatusOr<std::string> Read(const Hash128& digest, uint64_t offset, size_t max_bytes) const;
+  // The whole blob, compared with its name. DataLoss, naming the file: it has another size than
+  // `out` or other bytes. NotFound names the blob.
+  Status ReadWhole(const Hash128& digest, std::span<std::byte> out) const;
   // NotFound: no such blob.
   StatusOr<uint64_t> SizeOf(const Hash128& digest) const;
   // OK also when there is none.

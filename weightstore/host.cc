@@ -168,6 +168,25 @@ StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t 
   return copied;
 }
 
+StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
+                                 std::shared_ptr<const Manifest> manifest, const ReadTensor& read) {
+  std::shared_ptr<SlotMemory> to;
+  {
+    std::lock_guard lock(mutex_);
+    TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(to_slot, to_grant));
+    to = slot->memory;
+  }
+  const Stopwatch watch;
+  for (size_t i = 0; i < manifest->tensors.size(); ++i) {
+    const TensorEntry& tensor = manifest->tensors[i];
+    TITAN_RETURN_IF_ERROR(read(i, to->writable_bytes().subspan(tensor.offset, tensor.num_bytes)));
+  }
+  const Hash128 filled = WeightsDigest(*manifest, to->bytes(), options_.threads);
+  std::lock_guard lock(mutex_);
+  stats_.evaluation_seconds += watch.Seconds();
+  return filled;
+}
+
 StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id) {
   std::lock_guard lock(mutex_);
   const auto slot = slots_.find(slot_id);

@@ -60,7 +60,7 @@ struct HostStats {
   uint64_t huge_bytes = 0;        // of the slots' memory, in huge pages
   double make_slot_seconds = 0;   // taking memory, with the rests between
   double verify_seconds = 0;      // hashing what a writer wrote
-  double evaluation_seconds = 0;  // copies into evaluation slots
+  double evaluation_seconds = 0;  // filling evaluation slots
 };
 
 // Thread-safe.
@@ -81,6 +81,9 @@ class Host final : public HostPort, public SlotSource {
                                 std::shared_ptr<const Manifest> manifest) override;
   StatusOr<Hash128> CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
                              std::shared_ptr<const Manifest> manifest) override;
+  StatusOr<Hash128> FillSlot(uint64_t to_slot, uint64_t to_grant,
+                             std::shared_ptr<const Manifest> manifest,
+                             const ReadTensor& read) override;
   StatusOr<SlotView> ViewSlot(uint64_t slot_id) override;
 
   // SlotSource.

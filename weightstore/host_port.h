@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,6 +62,9 @@ struct SlotView {
   std::shared_ptr<const void> owner;
 };
 
+// Brings a tensor of a manifest, by its index there, into memory of its num_bytes.
+using ReadTensor = std::function<Status(size_t tensor, std::span<std::byte> out)>;
+
 // Thread-safe.
 class HostPort {
  public:
@@ -87,6 +91,11 @@ class HostPort {
   // the weights digest of the copy.
   virtual StatusOr<Hash128> CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
                                      std::shared_ptr<const Manifest> manifest) = 0;
+  // Fills a slot, which has that grant number and which the host itself fills, tensor by tensor;
+  // the weights digest of what it then holds. Codes of `read`.
+  virtual StatusOr<Hash128> FillSlot(uint64_t to_slot, uint64_t to_grant,
+                                     std::shared_ptr<const Manifest> manifest,
+                                     const ReadTensor& read) = 0;
   virtual StatusOr<SlotView> ViewSlot(uint64_t slot_id) = 0;
 };
 

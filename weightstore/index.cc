@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weightstore/index.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <string_view>
@@ -39,6 +40,7 @@ Status RestoreRun(std::string_view key, std::string_view value, StoreState& stat
   RunRecord record;
   record.trainer_epoch = message.trainer_epoch();
   record.max_age = message.max_age();
+  record.evaluation_slots = std::max(message.evaluation_slots(), 1u);  // 0: there was one kind
   record.ended = message.ended();
   record.manifest = std::make_shared<const Manifest>(*std::move(manifest));
   state.RestoreRun(run_id, std::move(record));
@@ -93,6 +95,7 @@ Status Index::PutRun(const std::string& run_id, const RunRecord& record) {
   message.set_trainer_epoch(record.trainer_epoch);
   message.set_manifest(EncodeManifest(*record.manifest));
   message.set_max_age(record.max_age);
+  message.set_evaluation_slots(record.evaluation_slots);
   message.set_ended(record.ended);
   storage::WriteBatch batch;
   batch.Put(RunKey(run_id), message.SerializeAsString());

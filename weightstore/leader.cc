@@ -45,7 +45,7 @@ Status ShutDown() { return Unavailable("the weight store is shutting down"); }
 Leader::Leader(storage::KeyValueStore& index_store, LeaderOptions options)
     : options_(std::move(options)),
       index_(index_store),
-      state_(options_.first_number, options_.lease_ttl_ms, options_.reader_patience_ms) {}
+      state_(options_.first_number, options_.lease_ttl_ms, options_.map_deadline_ms) {}
 
 Leader::~Leader() = default;
 
@@ -151,19 +151,18 @@ void Leader::CommandsDone() {
 
 // --------------------------------------------------------------------------------------- trainers
 
-Status Leader::CheckMemory(const std::string& run_id,
-                           const StoreState::RegistrationPlan& plan) const {
-  const StoreState::SlotBytes bytes = state_.CountBytes(plan.host);
-  const uint64_t in_use = bytes.made + bytes.being_made;
-  const uint64_t kept = in_use - plan.num_dropped * plan.slot_bytes;
-  const uint64_t num_new = plan.ring_slots + (plan.evaluation_slot ? 1 : 0);
-  const uint64_t limit = hosts_.at(plan.host).memory_limit_bytes;
-  if (kept <= limit && plan.slot_bytes <= (limit - kept) / num_new) return OkStatus();
+Status Leader::CheckMemory(const std::string& run_id, const std::string& host, uint64_t num_new,
+                           uint64_t slot_bytes, uint64_t dropped_bytes) const {
+  const StoreState::SlotBytes bytes = state_.CountBytes(host);
+  const uint64_t kept = bytes.made + bytes.being_made - dropped_bytes;
+  const uint64_t limit = hosts_.at(host).memory_limit_bytes;
+  if (kept <= limit && slot_bytes <= (limit - kept) / num_new) return OkStatus();
   return WithReason(
       ResourceExhausted("run " + run_id + " needs " + std::to_string(num_new) + " slots of " +
-                        std::to_string(plan.slot_bytes) + " bytes beside " + std::to_string(kept) +
+                        std::to_string(slot_bytes) + " bytes beside " + std::to_string(kept) +
                         " bytes of slots in use; memory_limit_bytes is " + std::to_string(limit) +
-                        ": raise it, or lower the schedule's max age or the model's size"),
+                        ": raise it, or lower the schedule's max age, the number of evaluation "
+                        "slots or the model's size"),
       kMemoryLimit);
 }
 
@@ -177,13 +176,14 @@ StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::
     if (hosts_.empty()) return Unavailable("no host daemon is there to take the slots of a run");
     const std::string& host = hosts_.begin()->first;
     TITAN_ASSIGN_OR_RETURN(plan, state_.PlanRegistration(run_id, manifest, max_age, host));
-    TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan));
+    TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan.host, plan.ring_slots + plan.evaluation_slots,
+                                      plan.slot_bytes, plan.num_dropped * plan.slot_bytes));
   }
   TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, plan.record));
   const Registration registration = {plan.record.trainer_epoch, plan.ring_slots};
   last_registration_[run_id] = {request_id, registration};
   std::lock_guard lock(mutex_);
-  state_.ApplyRegistration(run_id, plan);
+  state_.ApplyRegistration(run_id, plan, options_.monotonic_ms());
   Settle();
   return registration;
 }
@@ -336,9 +336,17 @@ StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::strin
   std::unique_lock lock(mutex_);
   if (shut_down_) return ShutDown();
   Expire();
-  TITAN_ASSIGN_OR_RETURN(
-      const StoreState::LeaseGrant grant,
-      state_.AcquireLease(holder, run_id, version, evaluation, options_.monotonic_ms(), token));
+  const auto acquire = [&] {
+    return state_.AcquireLease(holder, run_id, version, evaluation, options_.monotonic_ms(), token);
+  };
+  StatusOr<StoreState::LeaseGrant> acquired = acquire();
+  if (evaluation && ReasonOf(acquired.status()) == kVersionNotServed &&
+      FindKept(run_id, version).has_value()) {
+    TITAN_RETURN_IF_ERROR(BringIn(lock, run_id, version, /*pin=*/false).status());
+    acquired = acquire();  // under the same lock: nobody took the slot meanwhile
+  }
+  if (!acquired.ok()) return acquired.status();
+  const StoreState::LeaseGrant& grant = *acquired;
   Settle();
   if (const Status allowed = WaitFor(lock, LastSentTo(grant.host)); !allowed.ok()) {
     state_.ReleaseLease(grant.lease_id);
@@ -364,41 +372,93 @@ Status Leader::FenceReaders(const std::string& run_id, uint64_t version) {
 
 // ------------------------------------------------------------------------------------- evaluation
 
-StatusOr<Hash128> Leader::PinForEvaluation(const std::string& run_id, uint64_t version) {
-  HostPort* host;
-  std::shared_ptr<const Manifest> manifest;
-  StoreState::PinPlan plan;
-  {
-    std::unique_lock lock(mutex_);
-    StoreState::PinOutcome outcome;
-    for (;;) {
-      if (shut_down_) return ShutDown();
-      Expire();
-      TITAN_ASSIGN_OR_RETURN(outcome, state_.PlanPin(run_id, version, options_.monotonic_ms()));
-      Settle();
-      if (!outcome.being_made) break;
-      changed_.wait(lock);
-    }
-    if (!outcome.copy.has_value()) return outcome.digest;
-    plan = *outcome.copy;
-    host = hosts_.at(plan.host).port;
-    manifest = state_.ManifestOf(run_id);
-  }
-  const StatusOr<Hash128> copied =
-      host->CopySlot(plan.from_slot, plan.to_slot, plan.grant, manifest);
+std::optional<StoredModel> Leader::FindKept(const std::string& run_id, uint64_t version) const {
+  if (options_.library == nullptr) return std::nullopt;
+  StatusOr<StoredModel> kept = options_.library->FindVersion(run_id, version);
+  return kept.ok() ? std::optional(*std::move(kept)) : std::nullopt;
+}
+
+Status Leader::AddEvaluationSlot(const std::string& run_id) {
+  // With the registry's lock: nobody registers a trainer with memory that was free before.
+  std::lock_guard registry(registry_mutex_);
   std::lock_guard lock(mutex_);
-  const bool good = copied.ok() && *copied == plan.digest;
-  if (copied.ok() && !good) ++stats_.verify_failures;
+  if (hosts_.empty()) return Unavailable("no host daemon is there to take a slot for evaluation");
+  const std::string& host = hosts_.begin()->first;
+  TITAN_RETURN_IF_ERROR(
+      CheckMemory(run_id, host, 1, state_.ManifestOf(run_id)->slot_bytes, /*dropped_bytes=*/0));
+  state_.AddEvaluationSlot(run_id, host);
+  Settle();
+  return OkStatus();
+}
+
+StatusOr<Hash128> Leader::BringIn(std::unique_lock<std::mutex>& lock, const std::string& run_id,
+                                  uint64_t version, bool pin) {
+  const std::optional<StoredModel> kept = FindKept(run_id, version);
+  StoreState::PinOutcome outcome;
+  for (;;) {
+    if (shut_down_) return ShutDown();
+    Expire();
+    TITAN_ASSIGN_OR_RETURN(
+        outcome, state_.PlanPin(run_id, version, kept.has_value(), pin, options_.monotonic_ms()));
+    Settle();
+    if (outcome.slot_wanted) {
+      lock.unlock();
+      const Status added = AddEvaluationSlot(run_id);
+      lock.lock();
+      TITAN_RETURN_IF_ERROR(added);
+    } else if (outcome.not_yet) {
+      changed_.wait(lock);
+    } else {
+      break;
+    }
+  }
+  if (!outcome.copy.has_value()) return outcome.digest;
+  const StoreState::PinPlan plan = *outcome.copy;
+  HostPort* host = hosts_.at(plan.host).port;
+  const std::shared_ptr<const Manifest> manifest = state_.ManifestOf(run_id);
+  lock.unlock();
+  const StatusOr<Hash128> filled =
+      plan.from_disk ? FillFromDisk(*host, plan, manifest, *kept)
+                     : host->CopySlot(plan.from_slot, plan.to_slot, plan.grant, manifest);
+  lock.lock();
+  const bool good = filled.ok() && *filled == plan.digest;
+  if (!good && (filled.ok() || filled.status().code() == StatusCode::kDataLoss)) {
+    ++stats_.verify_failures;
+  }
   const Status finished = state_.FinishPin(run_id, version, plan, good);
   Settle();
-  if (!copied.ok() && finished.code() == StatusCode::kDataLoss) return copied.status();
+  if (!filled.ok() && finished.code() == StatusCode::kDataLoss) return filled.status();
   if (!finished.ok()) return finished;
-  return copied;
+  return filled;
+}
+
+StatusOr<Hash128> Leader::FillFromDisk(HostPort& host, const StoreState::PinPlan& plan,
+                                       const std::shared_ptr<const Manifest>& manifest,
+                                       const StoredModel& kept) const {
+  const std::string name =
+      "version " + std::to_string(kept.version) + " of run " + kept.run_id + " on disk";
+  if (kept.manifest->tensors != manifest->tensors) {
+    return DataLoss(name + " has another layout than the run's manifest");
+  }
+  const auto filled = host.FillSlot(plan.to_slot, plan.grant, manifest,
+                                    [&](size_t tensor, std::span<std::byte> out) {
+                                      return options_.library->ReadTensor(kept, tensor, out);
+                                    });
+  if (filled.ok()) return filled;
+  const Status status = Annotate(filled.status(), name);
+  return status.code() == StatusCode::kDataLoss ? WithReason(status, kDigestMismatch) : status;
+}
+
+StatusOr<Hash128> Leader::PinForEvaluation(const std::string& run_id, uint64_t version) {
+  std::unique_lock lock(mutex_);
+  return BringIn(lock, run_id, version, /*pin=*/true);
 }
 
 Status Leader::UnpinEvaluation(const std::string& run_id, uint64_t version) {
   std::lock_guard lock(mutex_);
-  return state_.Unpin(run_id, version);
+  const Status unpinned = state_.Unpin(run_id, version);
+  Settle();
+  return unpinned;
 }
 
 // -------------------------------------------------------------------------------------- operators

@@ -37,16 +37,19 @@
 #include "weightstore/host.h"
 #include "weightstore/host_port.h"
 #include "weightstore/index.h"
+#include "weightstore/library.h"
 #include "weightstore/store_state.h"
 
 namespace titan::weightstore {
 
 struct LeaderOptions {
   int64_t lease_ttl_ms = 10'000;          // of leases that are not mapped
-  int64_t reader_patience_ms = 15'000;    // a full ring waits this long for late readers
+  int64_t map_deadline_ms = 15'000;       // to release a RETIRED version, when its slot is wanted
   uint64_t first_number = 1;              // differs between lives of the daemon (StoreState)
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases
+  // Has the kept versions that may be evaluated; must outlive the leader. Null: none.
+  const Library* library = nullptr;
   // Called when ChangesSince has news, and at Shutdown, on any thread, under the leader's lock:
   // must not call the leader.
   std::function<void()> on_change;
@@ -106,9 +109,10 @@ class Leader final : public LeaderPort, public HostEvents {
   };
   StatusOr<BeginTry> TryBeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version);
 
-  // Copies a committed version into the evaluation slot, when that is made, and verifies the copy.
-  // Idempotent while pinned. ResourceExhausted: the slot is in use, naming by what. DataLoss: the
-  // copy differs.
+  // Copies a committed version into an evaluation slot, when that is made, or brings one that is in
+  // no ring any more from disk, and verifies every byte. Idempotent while pinned.
+  // ResourceExhausted: the slots are in use, naming by what, or there is no memory for one.
+  // DataLoss: the bytes differ; of what is on disk the file is named.
   StatusOr<Hash128> PinForEvaluation(const std::string& run_id, uint64_t version);
   Status UnpinEvaluation(const std::string& run_id, uint64_t version);
 
@@ -167,8 +171,20 @@ class Leader final : public LeaderPort, public HostEvents {
   SentCommand LastSentTo(const std::string& host) const;
   // Unavailable: the host does not do it in time, or Shutdown.
   Status WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command);
-  // Refuses slots that do not fit beside those that there are or will be.
-  Status CheckMemory(const std::string& run_id, const StoreState::RegistrationPlan& plan) const;
+  // Refuses slots that do not fit beside those that there are or will be, less what is given back.
+  Status CheckMemory(const std::string& run_id, const std::string& host, uint64_t num_new,
+                     uint64_t slot_bytes, uint64_t dropped_bytes) const;
+  // What is kept of a version on disk.
+  std::optional<StoredModel> FindKept(const std::string& run_id, uint64_t version) const;
+  // For a run that has fewer than it may have. REQUIRES: no lock.
+  Status AddEvaluationSlot(const std::string& run_id);
+  // Fills an evaluation slot with the version, if none holds it. The lock is held before and after,
+  // and not while bytes move.
+  StatusOr<Hash128> BringIn(std::unique_lock<std::mutex>& lock, const std::string& run_id,
+                            uint64_t version, bool pin);
+  StatusOr<Hash128> FillFromDisk(HostPort& host, const StoreState::PinPlan& plan,
+                                 const std::shared_ptr<const Manifest>& manifest,
+                                 const StoredModel& kept) const;
   // Writes the record and has the slots made. REQUIRES: registry_mutex_.
   StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
                                 const Manifest& manifest, uint32_t max_age);

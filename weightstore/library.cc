@@ -373,6 +373,12 @@ StatusOr<StoredModel> Library::FindVersion(const std::string& run_id, uint64_t v
   return NotFound("version " + std::to_string(version) + " of run " + run_id + " is not on disk");
 }
 
+Status Library::ReadTensor(const StoredModel& model, size_t tensor,
+                           std::span<std::byte> out) const {
+  const Status read = blobs_->ReadWhole(model.blobs.at(tensor), out);
+  return read.ok() ? read : Annotate(read, "tensor " + model.manifest->tensors.at(tensor).name);
+}
+
 std::string Library::NotKeptReason(const std::string& run_id) const {
   const std::lock_guard lock(mutex_);
   const auto found = not_kept_.find(run_id);

@@ -136,6 +136,9 @@ class Library {
   StatusOr<std::string> ReadBlob(const Hash128& digest, uint64_t offset, size_t max_bytes) const {
     return blobs_->Read(digest, offset, max_bytes);
   }
+  // One tensor of a stored model, whole. Codes of BlobFiles::ReadWhole, the tensor first. REQUIRES:
+  // `out` has its num_bytes.
+  Status ReadTensor(const StoredModel& model, size_t tensor, std::span<std::byte> out) const;
   StatusOr<DiskUse> Disk() const;
 
  private:

@@ -40,9 +40,9 @@ Status CheckRunId(const std::string& run_id) {
   return OkStatus();
 }
 
-StoreState::StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t reader_patience_ms)
+StoreState::StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t map_deadline_ms)
     : lease_ttl_ms_(lease_ttl_ms),
-      reader_patience_ms_(reader_patience_ms),
+      map_deadline_ms_(map_deadline_ms),
       next_number_(std::max<uint64_t>(first_number, 1)) {}
 
 // ---------------------------------------------------------------------------------------- restore
@@ -187,7 +187,7 @@ uint64_t StoreState::OldestNeeded(const Run& run, uint64_t beginning) {
   return beginning > span ? beginning - span : 0;
 }
 
-void StoreState::RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full) {
+void StoreState::RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full, int64_t now_ms) {
   const uint64_t oldest_needed = OldestNeeded(run, beginning);
   for (auto& [number, version] : run.versions) {
     if (number >= oldest_needed) break;
@@ -197,6 +197,7 @@ void StoreState::RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full)
       continue;  // its memory is not wanted yet: late readers are served
     if (IsLeased(version.slot_id)) {
       SetState(version, VersionState::kRetired);
+      version.retired_ms = now_ms;
       continue;
     }
     SetState(version, VersionState::kFree);
@@ -246,7 +247,7 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
   TITAN_RETURN_IF_ERROR(run->slots_failed);
   std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
   const uint32_t being_made = NumBeingMade(run_id, *run);
-  RetireUnneeded(*run, version, /*ring_is_full=*/!free.has_value() && being_made == 0);
+  RetireUnneeded(*run, version, /*ring_is_full=*/!free.has_value() && being_made == 0, now_ms);
   if (!free.has_value()) free = FindFreeSlot(run_id, *run);
   if (!free.has_value() && being_made > 0) {
     outcome.kind = BeginOutcome::Kind::kBeingMade;
@@ -261,20 +262,16 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
   }
   if (!free.has_value()) {
     outcome.blockers = DescribeBlockers(run_id, *run, now_ms);
-    if (!run->blocked_since_ms.has_value()) run->blocked_since_ms = now_ms;
-    if (now_ms - *run->blocked_since_ms >= reader_patience_ms_) {
-      // No step that is still to be generated needs a retired version, so its readers are stopped
-      // or late. They find out by the slot's header.
-      const std::string fenced = FenceOldestBlocker(*run);
-      if (!fenced.empty()) outcome.blockers = fenced;
-      free = FindFreeSlot(run_id, *run);
-    }
+    // No step that is still to be generated needs a retired version, so its holders are stopped or
+    // late. They find out by the slot's header.
+    const std::string fenced = FenceOldestOverdue(*run, now_ms);
+    if (!fenced.empty()) outcome.blockers = fenced;
+    free = FindFreeSlot(run_id, *run);
   }
   if (!free.has_value()) {
     outcome.kind = BeginOutcome::Kind::kBlocked;
     return outcome;
   }
-  run->blocked_since_ms.reset();
   Version& entry = run->versions[version];
   SetState(entry, VersionState::kOpen);
   entry.slot_id = *free;
@@ -287,24 +284,31 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
   return outcome;
 }
 
-std::string StoreState::FenceOldestBlocker(Run& run) {
+bool StoreState::IsOverdue(const Version& version, int64_t now_ms) const {
+  return version.state == VersionState::kRetired &&
+         now_ms - version.retired_ms >= map_deadline_ms_ &&
+         std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
+           return entry.second.slot_id == version.slot_id && entry.second.holder == kEvaluationCopy;
+         });
+}
+
+std::string StoreState::FenceHolders(Run& run, uint64_t number, Version& version) {
+  std::string text = "version " + std::to_string(number) + " was taken from";
+  for (const auto& [lease_id, lease] : leases_) {
+    if (lease.slot_id == version.slot_id) text += " " + lease.holder;
+  }
+  EndLeasesOf(version.slot_id);
+  RaiseGrant(version.slot_id, number, version.digest);
+  SetState(version, VersionState::kFree);
+  ReleaseSlot(run, version);
+  return text;
+}
+
+std::string StoreState::FenceOldestOverdue(Run& run, int64_t now_ms) {
   for (auto& [number, version] : run.versions) {
-    if (version.state != VersionState::kRetired) continue;
-    const uint64_t slot_id = version.slot_id;
-    if (slots_.at(slot_id).epoch != run.record.trainer_epoch) continue;
-    std::string text = "version " + std::to_string(number) + " was taken from";
-    bool copied = false;
-    for (const auto& [lease_id, lease] : leases_) {
-      if (lease.slot_id != slot_id) continue;
-      text += " " + lease.holder;
-      copied |= lease.holder == kEvaluationCopy;
-    }
-    if (copied) continue;
-    EndLeasesOf(slot_id);
-    RaiseGrant(slot_id, number, version.digest);
-    SetState(version, VersionState::kFree);
-    ReleaseSlot(run, version);
-    return text;
+    if (!IsOverdue(version, now_ms)) continue;
+    if (slots_.at(version.slot_id).epoch != run.record.trainer_epoch) continue;
+    return FenceHolders(run, number, version);
   }
   return "";
 }

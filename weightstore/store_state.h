@@ -14,7 +14,8 @@
 // number until the lease ends. The grant number of a slot is raised before its bytes may change. A
 // slot is written only by the writer that holds the current epoch. Records of a run are consecutive
 // from 0 and a version's digest never changes. A COMMITTED version n stays while version n + S + 1
-// is not begun.
+// is not begun. A slot for evaluation is the daemon's own: it holds a copy of a version, or what
+// was kept of it on disk, whatever becomes of the version itself.
 #ifndef TITAN_WEIGHTSTORE_STORE_STATE_H_
 #define TITAN_WEIGHTSTORE_STORE_STATE_H_
 
@@ -60,6 +61,7 @@ struct RunRecord {
   uint32_t max_age = 0;
   bool ended = false;
   std::shared_ptr<const Manifest> manifest;
+  uint32_t evaluation_slots = 1;
 };
 
 struct VersionInfo {
@@ -89,10 +91,11 @@ struct SlotCounts {
 };
 
 // Slots per run: S + 3 in the ring (S + 1 that generators may need, one that is written, one that a
-// slow reader may still hold) and one for evaluation.
+// slow reader may still hold) and those for evaluation.
 inline constexpr uint32_t kSparesOfRing = 3;
+inline constexpr uint32_t kMaxEvaluationSlots = 8;
 
-// Who holds the lease of a copy into the evaluation slot.
+// Who holds the lease of a copy into an evaluation slot.
 inline constexpr std::string_view kEvaluationCopy = "evaluation copy";
 
 // Not thread-safe.
@@ -100,9 +103,9 @@ class StoreState {
  public:
   // first_number: where grant numbers, lease ids and slot ids start; must differ between lives of a
   // daemon, so that a stale number of an earlier life is refused. Leases that are not mapped end
-  // after lease_ttl_ms. A BeginVersion that was blocked for reader_patience_ms takes the oldest
-  // retired version from its readers.
-  StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t reader_patience_ms = 15'000);
+  // after lease_ttl_ms. RETIRED is the request to release a version, of which watchers are told;
+  // who still holds it map_deadline_ms later is fenced when the slot is wanted.
+  StoreState(uint64_t first_number, int64_t lease_ttl_ms, int64_t map_deadline_ms = 15'000);
 
   // --- from the index, before anything else. Versions come back as LOST. DataLoss: records of a
   // run are not consecutive from 0, or a version of no run.
@@ -116,15 +119,16 @@ class StoreState {
   // that are being made.
   struct RegistrationPlan {
     std::string host;
-    RunRecord record;              // to be written; its epoch is the new one
-    uint32_t ring_slots = 0;       // to be made
-    bool evaluation_slot = false;  // to be made too
+    RunRecord record;               // to be written; its epoch is the new one
+    uint32_t ring_slots = 0;        // to be made
+    uint32_t evaluation_slots = 0;  // to be made too
     uint64_t slot_bytes = 0;
     uint64_t num_dropped = 0;  // slots of the run that Apply gives back
   };
   StatusOr<RegistrationPlan> PlanRegistration(const std::string& run_id, const Manifest& manifest,
-                                              uint32_t max_age, const std::string& host) const;
-  void ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan);
+                                              uint32_t max_age, const std::string& host,
+                                              uint32_t evaluation_slots = 1) const;
+  void ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan, int64_t now_ms);
   // False: the slot was dropped meanwhile, nobody wants its memory.
   bool IsBeingMade(uint64_t slot_id) const;
   bool SlotMade(uint64_t slot_id);
@@ -184,6 +188,7 @@ class StoreState {
     Hash128 digest;
     std::shared_ptr<const Manifest> manifest;
   };
+  // evaluation: of a version that is in an evaluation slot, pinned or not taken for another yet.
   // token: what the host is to ask for besides the numbers.
   StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
                                     uint64_t version, bool evaluation, int64_t now_ms,
@@ -192,14 +197,17 @@ class StoreState {
   bool LeaseMapped(uint64_t lease_id, int64_t now_ms);
   // False: there is none.
   bool ReleaseLease(uint64_t lease_id);
+  // Leases that were not mapped in time, and maps past their deadline of slots that an earlier
+  // token left.
   void ExpireLeases(int64_t now_ms);
   // Takes a committed version from its present readers; new leases get a new grant number. The name
   // of its host.
   StatusOr<std::string> FenceReaders(const std::string& run_id, uint64_t version);
 
-  // --- evaluation: plan, copy, finish.
+  // --- evaluation: plan, fill, finish.
   struct PinPlan {
-    std::string host;  // of both slots
+    std::string host;        // of both slots
+    bool from_disk = false;  // else a copy of from_slot
     uint64_t from_slot = 0;
     uint64_t to_slot = 0;
     uint64_t copy_lease = 0;  // keeps from_slot until FinishPin
@@ -208,10 +216,19 @@ class StoreState {
   };
   struct PinOutcome {
     Hash128 digest;
-    std::optional<PinPlan> copy;  // nullopt: it is pinned already
-    bool being_made = false;      // the slot is; nothing has changed, ask again
+    std::optional<PinPlan> copy;  // nullopt: the version is in its slot already
+    bool not_yet = false;         // a slot is made or filled with this version: ask again
+    bool slot_wanted = false;     // the run may have one more: AddEvaluationSlot, and ask again
   };
-  StatusOr<PinOutcome> PlanPin(const std::string& run_id, uint64_t version, int64_t now_ms);
+  // on_disk: what the version's record says is kept on disk, to be used if no memory serves it.
+  // pin: the version stays in its slot until Unpin; else as long as it has leases and the slot is
+  // not wanted for another. ResourceExhausted: every slot is in use, naming by what; codes of
+  // AcquireLease.
+  StatusOr<PinOutcome> PlanPin(const std::string& run_id, uint64_t version, bool on_disk, bool pin,
+                               int64_t now_ms);
+  // Unless another call did so since PlanPin. REQUIRES: the caller has checked the host's memory.
+  void AddEvaluationSlot(const std::string& run_id, const std::string& host);
+  // good: the slot holds the bytes of the plan's digest. DataLoss: it does not.
   Status FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan, bool good);
   Status Unpin(const std::string& run_id, uint64_t version);
 
@@ -269,15 +286,17 @@ class StoreState {
   struct Version {
     VersionState state = VersionState::kOpen;
     std::optional<VersionRecord> record;
-    uint64_t slot_id = 0;  // valid for OPEN, SEALED, COMMITTED, RETIRED
-    uint64_t changed = 0;  // when its state did, counted in changes of any version
+    uint64_t slot_id = 0;    // valid for OPEN, SEALED, COMMITTED, RETIRED
+    uint64_t changed = 0;    // when its state did, counted in changes of any version
+    int64_t retired_ms = 0;  // when its holders were asked to release it
     bool verifying = false;
     Hash128 digest;  // as the writer said, from SEALED on
   };
-  enum class EvaluationState : uint8_t { kEmpty, kCopying, kPinned, kUnpinned };
   struct Evaluation {
-    std::optional<uint64_t> slot_id;
-    EvaluationState state = EvaluationState::kEmpty;
+    enum class State : uint8_t { kEmpty, kFilling, kFilled };
+    uint64_t slot_id = 0;
+    State state = State::kEmpty;
+    bool pinned = false;
     uint64_t version = 0;
     Hash128 digest;
   };
@@ -286,11 +305,10 @@ class StoreState {
     bool writer_alive = false;  // the current epoch has slots and its writer is connected
     Status slots_failed;        // why a slot could not be made
     std::map<uint64_t, Version> versions;
-    std::optional<uint64_t> in_progress;      // the version that is OPEN or SEALED
-    uint64_t newest_opened = 0;               // by the current epoch
-    std::optional<int64_t> blocked_since_ms;  // BeginVersion finds the ring full since then
-    Evaluation evaluation;
-    uint64_t num_records = 0;  // they are 0..num_records-1
+    std::optional<uint64_t> in_progress;  // the version that is OPEN or SEALED
+    uint64_t newest_opened = 0;           // by the current epoch
+    std::vector<Evaluation> evaluations;  // at most record.evaluation_slots
+    uint64_t num_records = 0;             // they are 0..num_records-1
   };
   struct LeaseState {
     std::string holder;
@@ -309,12 +327,16 @@ class StoreState {
   Status CheckEpoch(const std::string& run_id, const Run& run, uint64_t epoch) const;
   StatusOr<Version*> FindInProgress(const std::string& run_id, uint64_t epoch, uint64_t version);
 
+  // OK: the version is COMMITTED; else the failure of who wants to read it.
+  Status CheckServed(const std::string& run_id, const Run& run, uint64_t version) const;
+
   void SetState(Version& version, VersionState state);
   VersionInfo InfoOf(const std::string& run_id, uint64_t number, const Version& version) const;
   void Command(const std::string& host, HostCommand command);
   void RaiseGrant(uint64_t slot_id, uint64_t version, const Hash128& digest,
                   bool open_for_writing = false);
-  uint64_t AddSlot(const std::string& run_id, uint64_t epoch, const RegistrationPlan& plan,
+  // REQUIRES: the run's record is there.
+  uint64_t AddSlot(const std::string& run_id, uint64_t epoch, const std::string& host,
                    uint32_t order);
   void RemoveSlot(uint64_t slot_id);
   // The version gives its slot back: to the ring of the living writer, else to nobody.
@@ -326,17 +348,26 @@ class StoreState {
   void EndLeasesOf(uint64_t slot_id);
   // The oldest version that generators may still need while `beginning` is written.
   static uint64_t OldestNeeded(const Run& run, uint64_t beginning);
-  void RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full);
-  // Ends the leases on the oldest retired version in the ring, and says whose they were; empty:
-  // there is none. Copies into the evaluation slot are left alone: they end by themselves.
-  std::string FenceOldestBlocker(Run& run);
+  void RetireUnneeded(Run& run, uint64_t beginning, bool ring_is_full, int64_t now_ms);
+  // The version is RETIRED, and who was to release it has not done so in time. Copies into an
+  // evaluation slot are left alone: they end by themselves.
+  bool IsOverdue(const Version& version, int64_t now_ms) const;
+  // Takes the slot of a RETIRED version from its holders; says whose it was.
+  std::string FenceHolders(Run& run, uint64_t number, Version& version);
+  // The same for the oldest overdue version of the ring; empty: there is none.
+  std::string FenceOldestOverdue(Run& run, int64_t now_ms);
   std::optional<uint64_t> FindFreeSlot(const std::string& run_id, const Run& run) const;
   std::string DescribeBlockers(const std::string& run_id, const Run& run, int64_t now_ms) const;
   // Of the ring of the current epoch.
   uint32_t NumBeingMade(const std::string& run_id, const Run& run) const;
+  // The slot (on that host) that may be filled now; null: there is none.
+  Evaluation* FindFreeEvaluation(Run& run, const std::optional<std::string>& host);
+  std::string DescribeEvaluations(const Run& run) const;
+  // A run that has ended gives back each evaluation slot that is not in use.
+  void DropUnusedEvaluations(Run& run);
 
   const int64_t lease_ttl_ms_;
-  const int64_t reader_patience_ms_;
+  const int64_t map_deadline_ms_;
   uint64_t next_number_;
   uint64_t orchestrator_epoch_ = 0;
   uint64_t num_changes_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Readers, evaluation and operators. Trainers and versions: store_state.cc.
+// Readers and operators. Evaluation: store_state_evaluation.cc.
 #include <algorithm>
 #include <utility>
 
@@ -11,6 +11,19 @@ namespace titan::weightstore {
 
 // ---------------------------------------------------------------------------------------- readers
 
+Status StoreState::CheckServed(const std::string& run_id, const Run& run, uint64_t version) const {
+  const auto found = run.versions.find(version);
+  if (found == run.versions.end()) return NotFound(Named(run_id, version) + " does not exist");
+  const VersionState state = found->second.state;
+  if (state == VersionState::kCommitted) return OkStatus();
+  if (state == VersionState::kLost) {
+    return WithReason(Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more"),
+                      kVersionLost);
+  }
+  return NotServed(Named(run_id, version) + " is " + std::string(NameOf(state)) +
+                   ", only a COMMITTED version can be read");
+}
+
 StatusOr<StoreState::LeaseGrant> StoreState::GrantLease(const std::string& holder,
                                                         const std::string& run_id, uint64_t version,
                                                         bool evaluation, int64_t now_ms) {
@@ -21,26 +34,18 @@ StatusOr<StoreState::LeaseGrant> StoreState::GrantLease(const std::string& holde
   uint64_t slot_id;
   Hash128 digest;
   if (evaluation) {
-    if (run->evaluation.state != EvaluationState::kPinned || run->evaluation.version != version) {
-      return NotServed(Named(run_id, version) + " is not in the evaluation slot");
+    const auto found =
+        std::find_if(run->evaluations.begin(), run->evaluations.end(), [&](const Evaluation& e) {
+          return e.state == Evaluation::State::kFilled && e.version == version;
+        });
+    if (found == run->evaluations.end()) {
+      return NotServed(Named(run_id, version) + " is not in an evaluation slot");
     }
-    slot_id = *run->evaluation.slot_id;
-    digest = run->evaluation.digest;
+    slot_id = found->slot_id;
+    digest = found->digest;
   } else {
-    const auto found = run->versions.find(version);
-    if (found == run->versions.end()) {
-      return NotFound(Named(run_id, version) + " does not exist");
-    }
-    const Version& entry = found->second;
-    if (entry.state == VersionState::kLost) {
-      return WithReason(
-          Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more"),
-          kVersionLost);
-    }
-    if (entry.state != VersionState::kCommitted) {
-      return NotServed(Named(run_id, version) + " is " + std::string(NameOf(entry.state)) +
-                       ", only a COMMITTED version can be read");
-    }
+    TITAN_RETURN_IF_ERROR(CheckServed(run_id, *run, version));
+    const Version& entry = run->versions.at(version);
     slot_id = entry.slot_id;
     digest = entry.digest;
   }
@@ -91,6 +96,7 @@ bool StoreState::ReleaseLease(uint64_t lease_id) {
     SetState(entry->second, VersionState::kFree);
     ReleaseSlot(run, entry->second);
   }
+  DropUnusedEvaluations(run);
   return true;
 }
 
@@ -100,6 +106,20 @@ void StoreState::ExpireLeases(int64_t now_ms) {
     if (!lease.mapped && now_ms - lease.since_ms >= lease_ttl_ms_) expired.push_back(lease_id);
   }
   for (const uint64_t lease_id : expired) ReleaseLease(lease_id);
+  std::vector<std::pair<std::string, uint64_t>> overdue;
+  for (const auto& [slot_id, slot] : slots_) {
+    if (slot.epoch == 0 || !slot.version.has_value()) continue;
+    const Run& run = runs_.at(slot.run_id);
+    // The ring does not want its own slots before it is full.
+    if (slot.epoch == run.record.trainer_epoch) continue;
+    if (IsOverdue(run.versions.at(*slot.version), now_ms)) {
+      overdue.emplace_back(slot.run_id, *slot.version);
+    }
+  }
+  for (const auto& [run_id, number] : overdue) {
+    Run& run = runs_.at(run_id);
+    (void)FenceHolders(run, number, run.versions.at(number));
+  }
 }
 
 StatusOr<std::string> StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
@@ -118,87 +138,6 @@ StatusOr<std::string> StoreState::FenceReaders(const std::string& run_id, uint64
     ReleaseSlot(*run, entry);
   }
   return host;
-}
-
-// ------------------------------------------------------------------------------------- evaluation
-
-StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, uint64_t version,
-                                                     int64_t now_ms) {
-  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
-  Evaluation& evaluation = run->evaluation;
-  if (!evaluation.slot_id.has_value()) {
-    TITAN_RETURN_IF_ERROR(run->slots_failed);
-    return FailedPrecondition("run " + run_id + " has no evaluation slot");
-  }
-  switch (evaluation.state) {
-    case EvaluationState::kPinned:
-      if (evaluation.version == version) return PinOutcome{evaluation.digest, std::nullopt};
-      return EvaluationBusy("the evaluation slot of run " + run_id + " holds version " +
-                            std::to_string(evaluation.version) + "; unpin it first");
-    case EvaluationState::kCopying:
-      return EvaluationBusy("the evaluation slot of run " + run_id +
-                            " is being filled with version " + std::to_string(evaluation.version));
-    case EvaluationState::kEmpty:
-    case EvaluationState::kUnpinned:
-      break;
-  }
-  if (IsBeingMade(*evaluation.slot_id)) {
-    Command(slots_.at(*evaluation.slot_id).host, HurrySlots{});
-    return PinOutcome{.being_made = true};
-  }
-  for (const auto& [lease_id, lease] : leases_) {
-    if (lease.slot_id == *evaluation.slot_id) {
-      return EvaluationBusy("the evaluation slot of run " + run_id + " is held by lease " +
-                            std::to_string(lease_id) + " of " + lease.holder);
-    }
-  }
-  TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
-                         GrantLease(std::string(kEvaluationCopy), run_id, version, false, now_ms));
-  LeaseState& copying = leases_.at(source.lease_id);
-  copying.mapped = true;  // no ttl: FinishPin ends it
-  evaluation.state = EvaluationState::kCopying;
-  evaluation.version = version;
-  evaluation.digest = source.digest;
-  RaiseGrant(*evaluation.slot_id, version, {});
-  PinPlan plan;
-  plan.host = source.host;
-  plan.from_slot = copying.slot_id;
-  plan.to_slot = *evaluation.slot_id;
-  plan.copy_lease = source.lease_id;
-  plan.grant = slots_.at(*evaluation.slot_id).grant;
-  plan.digest = source.digest;
-  return PinOutcome{source.digest, plan};
-}
-
-Status StoreState::FinishPin(const std::string& run_id, uint64_t version, const PinPlan& plan,
-                             bool good) {
-  ReleaseLease(plan.copy_lease);
-  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
-  Evaluation& evaluation = run->evaluation;
-  if (evaluation.slot_id != plan.to_slot || evaluation.state != EvaluationState::kCopying ||
-      slots_.at(plan.to_slot).grant != plan.grant) {
-    return Aborted("run " + run_id + " ended while version " + std::to_string(version) +
-                   " was copied for evaluation");
-  }
-  if (!good) {
-    evaluation.state = EvaluationState::kEmpty;
-    return WithReason(DataLoss(Named(run_id, version) +
-                               ": its copy for evaluation has another digest than was committed"),
-                      kDigestMismatch);
-  }
-  evaluation.state = EvaluationState::kPinned;
-  Command(slots_.at(plan.to_slot).host,
-          WriteHeader{{plan.to_slot, version, plan.grant, plan.digest}});
-  return OkStatus();
-}
-
-Status StoreState::Unpin(const std::string& run_id, uint64_t version) {
-  TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
-  Evaluation& evaluation = run->evaluation;
-  if (evaluation.state == EvaluationState::kPinned && evaluation.version == version) {
-    evaluation.state = EvaluationState::kUnpinned;
-  }
-  return OkStatus();  // a repeated request finds it done
 }
 
 // -------------------------------------------------------------------------------------- operators
@@ -331,7 +270,7 @@ void StoreState::ApplyEndRun(const std::string& run_id) {
       ReleaseSlot(run, version);
     }
   }
-  run.evaluation = {};
+  run.evaluations.clear();
   std::vector<uint64_t> rest;
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id == run_id) rest.push_back(slot_id);

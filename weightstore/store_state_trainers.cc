@@ -34,20 +34,23 @@ std::string DifferingField(const Manifest& recorded, const Manifest& given) {
 
 }  // namespace
 
-StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::string& run_id,
-                                                                    const Manifest& manifest,
-                                                                    uint32_t max_age,
-                                                                    const std::string& host) const {
+StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(
+    const std::string& run_id, const Manifest& manifest, uint32_t max_age, const std::string& host,
+    uint32_t evaluation_slots) const {
   TITAN_RETURN_IF_ERROR(CheckRunId(run_id));
   TITAN_RETURN_IF_ERROR(Validate(manifest));
   if (max_age > 64) return InvalidArgument("max_age: must be at most 64");
+  if (evaluation_slots < 1 || evaluation_slots > kMaxEvaluationSlots) {
+    return InvalidArgument("evaluation_slots: must be 1 to " + std::to_string(kMaxEvaluationSlots));
+  }
   RegistrationPlan plan;
   plan.host = host;
   plan.ring_slots = max_age + kSparesOfRing;
-  plan.evaluation_slot = true;
+  plan.evaluation_slots = evaluation_slots;
   plan.slot_bytes = manifest.slot_bytes;
   plan.record.trainer_epoch = 1;
   plan.record.max_age = max_age;
+  plan.record.evaluation_slots = evaluation_slots;
   const auto found = runs_.find(run_id);
   if (found == runs_.end()) {
     plan.record.manifest = std::make_shared<const Manifest>(manifest);
@@ -67,9 +70,14 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::s
     return InvalidArgument("max_age: run " + run_id + " is recorded with " +
                            std::to_string(run.record.max_age) + ", not " + std::to_string(max_age));
   }
+  if (run.record.evaluation_slots != evaluation_slots) {
+    return InvalidArgument("evaluation_slots: run " + run_id + " is recorded with " +
+                           std::to_string(run.record.evaluation_slots) + ", not " +
+                           std::to_string(evaluation_slots));
+  }
   plan.record.manifest = run.record.manifest;
   plan.record.trainer_epoch = run.record.trainer_epoch + 1;
-  plan.evaluation_slot = !run.evaluation.slot_id.has_value();
+  plan.evaluation_slots -= static_cast<uint32_t>(run.evaluations.size());
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id != run_id || slot.epoch == 0) continue;
     const bool serves =
@@ -81,25 +89,25 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(const std::s
   return plan;
 }
 
-uint64_t StoreState::AddSlot(const std::string& run_id, uint64_t epoch,
-                             const RegistrationPlan& plan, uint32_t order) {
+uint64_t StoreState::AddSlot(const std::string& run_id, uint64_t epoch, const std::string& host,
+                             uint32_t order) {
   const uint64_t slot_id = NextNumber();
-  slots_[slot_id] = {.run_id = run_id, .host = plan.host, .epoch = epoch};
-  Command(plan.host, MakeSlot{.slot_id = slot_id,
-                              .num_bytes = plan.slot_bytes,
-                              .run_id = run_id,
-                              .epoch = epoch,
-                              .order = order});
+  slots_[slot_id] = {.run_id = run_id, .host = host, .epoch = epoch};
+  Command(host, MakeSlot{.slot_id = slot_id,
+                         .num_bytes = runs_.at(run_id).record.manifest->slot_bytes,
+                         .run_id = run_id,
+                         .epoch = epoch,
+                         .order = order});
   return slot_id;
 }
 
-void StoreState::ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan) {
+void StoreState::ApplyRegistration(const std::string& run_id, const RegistrationPlan& plan,
+                                   int64_t now_ms) {
   Run& run = runs_[run_id];
   run.writer_alive = false;  // what is released from here on is dropped
   AbortInProgress(run);
   run.record = plan.record;
   run.newest_opened = 0;
-  run.blocked_since_ms.reset();
   run.slots_failed = OkStatus();
   std::vector<uint64_t> idle;
   for (const auto& [slot_id, slot] : slots_) {
@@ -107,13 +115,14 @@ void StoreState::ApplyRegistration(const std::string& run_id, const Registration
       idle.push_back(slot_id);
   }
   for (const uint64_t slot_id : idle) RemoveSlot(slot_id);
-  RetireUnneeded(run, run.num_records, /*ring_is_full=*/true);
+  RetireUnneeded(run, run.num_records, /*ring_is_full=*/true, now_ms);
   run.writer_alive = true;
   for (uint32_t i = 0; i < plan.ring_slots; ++i) {
-    AddSlot(run_id, plan.record.trainer_epoch, plan, i);
+    AddSlot(run_id, plan.record.trainer_epoch, plan.host, i);
   }
-  if (!run.evaluation.slot_id.has_value()) {
-    run.evaluation.slot_id = AddSlot(run_id, /*epoch=*/0, plan, plan.ring_slots);
+  while (run.evaluations.size() < run.record.evaluation_slots) {
+    const uint32_t order = plan.ring_slots + static_cast<uint32_t>(run.evaluations.size());
+    run.evaluations.push_back({.slot_id = AddSlot(run_id, /*epoch=*/0, plan.host, order)});
   }
 }
 
@@ -134,9 +143,8 @@ void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
   const std::string run_id = slots_.at(slot_id).run_id;
   Run& run = runs_.at(run_id);
   run.slots_failed = Annotate(why, "a slot of run " + run_id + " cannot be made");
-  if (run.evaluation.slot_id.has_value() && IsBeingMade(*run.evaluation.slot_id)) {
-    run.evaluation = {};
-  }
+  std::erase_if(run.evaluations,
+                [&](const Evaluation& evaluation) { return IsBeingMade(evaluation.slot_id); });
   std::vector<uint64_t> unmade;
   for (const auto& [other, slot] : slots_) {
     if (slot.run_id == run_id && !slot.made) unmade.push_back(other);

@@ -62,6 +62,13 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     const Clock& clock = context.clock;
     options.unix_ms = [&clock] { return clock.UnixMs(); };
     options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
+    LibraryOptions library;
+    library.folder = config.daemon().data_folder() + "/blobs";
+    if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
+    library.keep_free_bytes = kKeepFreeBytes;
+    library.unix_ms = [&clock] { return clock.UnixMs(); };
+    TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
+    options.library = daemon->library_.get();
     TITAN_ASSIGN_OR_RETURN(daemon->leader_, Leader::Open(*daemon->index_, std::move(options)));
     uint64_t memory_limit_bytes = config.memory_limit_bytes();
     if (!config.has_memory_limit_bytes()) {
@@ -72,12 +79,6 @@ class WeightStoreDaemon final : public rpc::DaemonService {
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
     daemon->host_ = std::make_unique<Host>(std::move(host), *daemon->leader_);
     daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes);
-    LibraryOptions library;
-    library.folder = config.daemon().data_folder() + "/blobs";
-    if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
-    library.keep_free_bytes = kKeepFreeBytes;
-    library.unix_ms = [&clock] { return clock.UnixMs(); };
-    TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
                            SocketServer::Start(settings::SocketPathOf(config), *daemon->host_));
     daemon->service_ = std::make_unique<WeightStoreGrpcService>(
@@ -168,9 +169,9 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   // service use the leader.
   rpc::DaemonContext& context_;
   std::unique_ptr<storage::KeyValueStore> index_;
+  std::unique_ptr<Library> library_;
   std::unique_ptr<Leader> leader_;
   std::unique_ptr<Host> host_;
-  std::unique_ptr<Library> library_;
   std::unique_ptr<SocketServer> socket_;
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_

@@ -26,6 +26,7 @@ namespace titan::weightstore::testing {
 
 class Host {
  public:
+  static constexpr int64_t kMapDeadlineMs = 15'000;
   enum class IndexKind { kMemory, kDisk };  // kMemory: no test waits for a slow disk
 
   explicit Host(uint64_t memory_limit_bytes = 64u << 20, IndexKind kind = IndexKind::kMemory)
@@ -45,11 +46,19 @@ class Host {
       ASSERT_TRUE(index.ok()) << index.status();
       disk_ = *std::move(index);
     }
+    LibraryOptions disk;
+    disk.folder = folder_ + "/blobs";
+    disk.unix_ms = [] { return int64_t{1234}; };
+    auto library = Library::Open(index(), std::move(disk));
+    ASSERT_TRUE(library.ok()) << library.status();
+    library_ = *std::move(library);
     LeaderOptions options;
+    options.library = library_.get();
+    options.map_deadline_ms = kMapDeadlineMs;
     options.first_number = next_life_ += 1'000'000;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [this] { return now_ms.load(); };
-    auto leader = Leader::Open(disk_ ? *disk_ : memory_, std::move(options));
+    auto leader = Leader::Open(index(), std::move(options));
     ASSERT_TRUE(leader.ok()) << leader.status();
     leader_ = *std::move(leader);
     slots_ = std::make_unique<weightstore::Host>(HostOptions{.threads = 2, .make_slot = make_slot},
@@ -64,6 +73,7 @@ class Host {
     server_.reset();
     slots_.reset();
     leader_.reset();
+    library_.reset();
     disk_.reset();
   }
   void Shutdown() {
@@ -72,6 +82,8 @@ class Host {
   }
 
   Leader& leader() { return *leader_; }
+  Library& library() { return *library_; }
+  std::string blobs() const { return folder_ + "/blobs"; }
   weightstore::Host& slots() { return *slots_; }
   std::string socket_path() const { return folder_ + "/ws.sock"; }
 
@@ -92,12 +104,15 @@ class Host {
   SlotMaker::Make make_slot;  // of the next Start
 
  private:
+  storage::KeyValueStore& index() { return disk_ ? *disk_ : memory_; }
+
   const uint64_t memory_limit_bytes_;
   const IndexKind kind_;
   uint64_t next_life_ = 0;
   std::string folder_;
   storage::MemoryStore memory_;  // outlives restarts
   std::unique_ptr<storage::KeyValueStore> disk_;
+  std::unique_ptr<Library> library_;
   std::unique_ptr<Leader> leader_;
   std::unique_ptr<weightstore::Host> slots_;
   std::unique_ptr<SocketServer> server_;

@@ -59,6 +59,11 @@ class LateHost final : public HostPort {
                              std::shared_ptr<const Manifest> manifest) override {
     return host_.CopySlot(from_slot, to_slot, to_grant, std::move(manifest));
   }
+  StatusOr<Hash128> FillSlot(uint64_t to_slot, uint64_t to_grant,
+                             std::shared_ptr<const Manifest> manifest,
+                             const ReadTensor& read) override {
+    return host_.FillSlot(to_slot, to_grant, std::move(manifest), read);
+  }
   StatusOr<SlotView> ViewSlot(uint64_t slot_id) override { return host_.ViewSlot(slot_id); }
 
  private:

@@ -233,7 +233,7 @@ TEST(StoreProcessTest, APausedReaderThatWasFencedFindsOutOnWaking) {
   EXPECT_EQ(reader.Receive(), ~uint64_t{1});
 }
 
-TEST(StoreProcessTest, APausedReaderDoesNotBlockTheRingForEver) {
+TEST(StoreProcessTest, APausedReaderIsFencedAtTheDeadlineAndItsStepDiscardedOnWaking) {
   Host host;
   auto publisher = host.Register();
   for (uint64_t v = 0; v < 2; ++v) Publish(*publisher, v);
@@ -245,8 +245,20 @@ TEST(StoreProcessTest, APausedReaderDoesNotBlockTheRingForEver) {
   ASSERT_EQ(other.Receive(), 1u);
   paused.Signal(SIGSTOP);
   Publish(*publisher, 2);
+  // The ring wants a slot: holders are asked to release, and watchers hear of it.
   EXPECT_EQ(publisher->Begin(3, milliseconds(20)).status().code(), StatusCode::kResourceExhausted);
-  host.now_ms = host.now_ms + 15'000;
+  const auto asked = host.leader().ChangesSince("run", 0, 0, 9);
+  ASSERT_TRUE(asked.ok()) << asked.status();
+  int retired = 0;
+  for (const VersionInfo& version : asked->versions) {
+    if (version.state != VersionState::kRetired) continue;
+    EXPECT_EQ(version.holders.size(), 1u);
+    ++retired;
+  }
+  EXPECT_EQ(retired, 2);
+  host.now_ms = host.now_ms + Host::kMapDeadlineMs - 1;
+  EXPECT_EQ(publisher->Begin(3, milliseconds(20)).status().code(), StatusCode::kResourceExhausted);
+  host.now_ms = host.now_ms + 1;
   Publish(*publisher, 3);
   other.Send(0);
   EXPECT_EQ(other.Receive(), 1u);  // its version was not touched

@@ -5,7 +5,9 @@
 // model that knows which bytes each slot holds and what every reader believes it reads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -38,19 +40,47 @@ struct Reader {
 
 class Explorer {
  public:
-  Explorer(uint64_t seed, uint32_t max_age) : random_(seed), max_age_(max_age) { Restart(); }
+  Explorer(uint64_t seed, uint32_t max_age, uint32_t evaluation_slots)
+      : random_(seed),
+        max_age_(max_age),
+        evaluation_slots_(evaluation_slots),
+        patience_(seed % 5 == 0 ? 40 : 4),
+        calm_(seed % 2 == 0 ? 1 : 10) {
+    Restart();
+  }
+
+  // The run ends; what was kept of it is evaluated on.
+  void End() {
+    if (run_record_.manifest == nullptr) return;
+    const auto record = state_->PlanEndRun("run", 0);
+    ASSERT_TRUE(record.ok() && record->has_value());
+    run_record_ = **record;
+    state_->ApplyEndRun("run");
+    evaluations_in_.clear();
+    Settle();
+    Check();
+  }
 
   void Step() {
     now_ += static_cast<int64_t>(random_() % 20);
-    switch (random_() % 30) {
+    const uint64_t choice = random_() % 32;
+    if (run_record_.ended && choice != 0 && choice != 1 && choice < 17) return;
+    switch (choice) {
       case 0:
-        if (random_() % 16 == 0) Restart();
+        if (Rarely(16)) Restart();
         break;
       case 1:
-        if (run_record_.manifest == nullptr || random_() % 12 == 0) Register();
+        if (run_record_.ended) {
+          ASSERT_FALSE(
+              state_
+                  ->PlanRegistration("run", manifest_, max_age_, testing::kHost, evaluation_slots_)
+                  .ok());
+        } else if (run_record_.manifest == nullptr || Rarely(12)) {
+          Register();
+        }
         break;
       case 2:
-        if (random_() % 16 == 0 && !trainers_.empty()) Abandon();
+        if (Rarely(16) && !trainers_.empty()) Abandon();
         break;
       case 3:
       case 4:
@@ -90,9 +120,11 @@ class Explorer {
         state_->ExpireLeases(now_);
         break;
       case 24:
+      case 25:
+      case 26:
         Evaluate();
         break;
-      case 25:
+      case 27:
         if (random_() % 6 == 0)
           (void)state_->FenceReaders("run", random_() % (records_.size() + 1));
         break;
@@ -109,13 +141,16 @@ class Explorer {
   uint64_t waited() const { return waited_; }
   uint64_t failed() const { return failed_; }
   uint64_t evaluations() const { return evaluations_; }
+  uint64_t from_disk() const { return from_disk_; }
+  uint64_t fenced() const { return fenced_; }
 
  private:
   static constexpr int64_t kTtl = 60;
+  static constexpr int64_t kMapDeadline = 100;
 
   void Restart() {
     first_number_ += 1'000'000;
-    state_ = std::make_unique<StoreState>(first_number_, kTtl);
+    state_ = std::make_unique<StoreState>(first_number_, kTtl, kMapDeadline);
     if (run_record_.manifest != nullptr) state_->RestoreRun("run", run_record_);
     for (const auto& [version, record] : records_) {
       ASSERT_TRUE(state_->RestoreVersion("run", version, record).ok());
@@ -129,20 +164,23 @@ class Explorer {
     cursor_ = 0;  // a watcher connects again
     short_of_memory_ = false;
     readers_.clear();
+    evaluations_in_.clear();
+    retired_ms_.clear();
     newest_begun_ = 0;
     // Trainers live on with their old epochs and grants: all must be refused from here on.
   }
 
   void Register() {
-    const auto plan = state_->PlanRegistration("run", manifest_, max_age_, testing::kHost);
+    const auto plan =
+        state_->PlanRegistration("run", manifest_, max_age_, testing::kHost, evaluation_slots_);
     ASSERT_TRUE(plan.ok()) << plan.status();
     const size_t slots_before = state_->num_slots();
     run_record_ = plan->record;
     short_of_memory_ = false;
     const size_t made_before = num_to_make_;
-    state_->ApplyRegistration("run", *plan);
+    state_->ApplyRegistration("run", *plan, now_);
     Settle();
-    const size_t num_slots = plan->ring_slots + (plan->evaluation_slot ? 1 : 0);
+    const size_t num_slots = plan->ring_slots + plan->evaluation_slots;
     ASSERT_EQ(num_to_make_, made_before + num_slots);
     ASSERT_EQ(state_->num_slots(), slots_before - plan->num_dropped + num_slots);
     Trainer trainer;
@@ -154,6 +192,7 @@ class Explorer {
     newest_begun_ = 0;
   }
 
+  bool Rarely(uint64_t one_in) { return random_() % (one_in * calm_) == 0; }
   bool IsCurrent(const Trainer& trainer) const {
     return trainer.epoch == run_record_.trainer_epoch;
   }
@@ -217,6 +256,13 @@ class Explorer {
         ASSERT_FALSE(state_->IsBeingMade(begun->slot_id));
         ASSERT_TRUE(open_for_writing_.contains(begun->slot_id));
         ASSERT_EQ(header_.at(begun->slot_id).grant, begun->grant);
+        if (begun->blockers.find("was taken from") != std::string::npos) {
+          // Not before its holders had the time that they were promised.
+          const uint64_t taken = std::stoull(begun->blockers.substr(8));
+          ASSERT_TRUE(retired_ms_.contains(taken)) << begun->blockers;
+          ASSERT_GE(now_ - retired_ms_.at(taken), kMapDeadline) << begun->blockers;
+          ++fenced_;
+        }
         newest_begun_ = std::max(newest_begun_, version);
         trainer->open = true;
         trainer->sealed = trainer->mapped = false;
@@ -272,7 +318,7 @@ class Explorer {
       ASSERT_EQ((*slot)->slot_id, trainer->slot);
     }
     const uint64_t grant = trainer->grant, slot_id = (*slot)->slot_id;
-    if (random_() % 10 == 0) Register();  // fenced while the daemon hashes
+    if (Rarely(10)) Register();  // fenced while the daemon hashes
     const uint64_t bytes = content_.contains(slot_id) ? content_.at(slot_id) : kGarbage;
     Trainer& again = *FindTrainer(grant);
     const Status sealed = state_->FinishVerify("run", again.epoch, again.version, again.grant,
@@ -312,11 +358,11 @@ class Explorer {
       records_[trainer->version] = record;
       ++commits_;
     }
-    if (random_() % 20 == 0) {
+    if (Rarely(20)) {
       Restart();  // killed between the batch and the acknowledgement: the record stands
       return;
     }
-    if (random_() % 20 == 0) state_->AbandonWriter("run", trainer->epoch);
+    if (Rarely(20)) state_->AbandonWriter("run", trainer->epoch);
     state_->ApplyCommit("run", trainer->epoch, trainer->version, record);
     trainer->next = trainer->version + 1;
     trainer->open = false;
@@ -324,10 +370,16 @@ class Explorer {
 
   void Acquire(bool evaluation) {
     if (records_.empty()) return;
-    const uint64_t version =
-        evaluation ? evaluated_
-                   : records_.size() - 1 - random_() % std::min<uint64_t>(records_.size(), 4);
+    uint64_t version = records_.size() - 1 - random_() % std::min<uint64_t>(records_.size(), 4);
+    if (evaluation && !evaluations_in_.empty() && random_() % 8 != 0) {
+      auto some = evaluations_in_.begin();
+      std::advance(some, static_cast<std::ptrdiff_t>(random_() % evaluations_in_.size()));
+      version = some->first;
+    }
     const auto lease = state_->AcquireLease("reader", "run", version, evaluation, now_);
+    if (evaluation) {
+      ASSERT_EQ(lease.ok(), evaluations_in_.contains(version)) << version;
+    }
     if (!lease.ok()) return;
     ASSERT_EQ(lease->digest, records_.at(version).digest);
     readers_.push_back({lease->lease_id, lease->grant, version, lease->slot_id, false, now_});
@@ -352,35 +404,108 @@ class Explorer {
   }
 
   void Release() {
-    if (readers_.empty() || random_() % 4 != 0) return;
+    if (readers_.empty() || random_() % patience_ != 0) return;
     const size_t i = random_() % readers_.size();
     state_->ReleaseLease(readers_[i].lease);
     readers_.erase(readers_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 
+  // Is the slot pinned, or may a lease hold it?
+  bool InUse(uint64_t version) const {
+    const Evaluated& in = evaluations_in_.at(version);
+    if (in.pinned) return true;
+    return std::any_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
+      return reader.version == version && header_.at(in.slot).grant == reader.grant;
+    });
+  }
+
   void Evaluate() {
-    if (records_.empty()) return;
-    if (random_() % 2 == 0) {
-      ASSERT_TRUE(!run_record_.manifest || state_->Unpin("run", evaluated_).ok());
+    if (records_.empty() || run_record_.manifest == nullptr) return;
+    if (random_() % 3 == 0) {
+      if (evaluations_in_.empty()) return;
+      auto some = evaluations_in_.begin();
+      std::advance(some, static_cast<std::ptrdiff_t>(random_() % evaluations_in_.size()));
+      ASSERT_TRUE(state_->Unpin("run", some->first).ok());
+      some->second.pinned = false;
+      Forget();
       return;
     }
-    const uint64_t version = records_.size() - 1;
-    const auto pin = state_->PlanPin("run", version, now_);
-    if (!pin.ok() || !pin->copy.has_value()) return;
-    ASSERT_FALSE(state_->IsBeingMade(pin->copy->to_slot));
+    const uint64_t version = random_() % 2 == 0 ? records_.size() - 1 : random_() % records_.size();
+    const bool on_disk = version % 3 == 0, pin = random_() % 4 != 0;
+    const auto planned = state_->PlanPin("run", version, on_disk, pin, now_);
+    if (evaluations_in_.contains(version)) {
+      ASSERT_TRUE(planned.ok() && !planned->copy.has_value()) << planned.status();
+      ASSERT_EQ(planned->digest, DigestOf(version));
+      evaluations_in_.at(version).pinned |= pin;
+      return;
+    }
+    if (!planned.ok()) {
+      if (planned.status().code() != StatusCode::kResourceExhausted) {
+        ASSERT_FALSE(on_disk) << planned.status();
+        return;
+      }
+      // Every slot has somebody who wants it, or could not be had.
+      size_t used = 0;
+      for (const auto& [other, in] : evaluations_in_) used += InUse(other);
+      ASSERT_TRUE(used == evaluation_slots_ || short_of_memory_) << planned.status();
+      return;
+    }
+    if (planned->slot_wanted) {
+      state_->AddEvaluationSlot("run", testing::kHost);
+      return;
+    }
+    if (planned->not_yet) {
+      ASSERT_FALSE(making_.empty());
+      return;
+    }
+    const StoreState::PinPlan plan = *planned->copy;
+    ASSERT_EQ(plan.digest, DigestOf(version));
+    ASSERT_FALSE(state_->IsBeingMade(plan.to_slot));
+    ASSERT_TRUE(!plan.from_disk || on_disk);
     Settle();
+    for (auto it = evaluations_in_.begin(); it != evaluations_in_.end();) {
+      const bool taken = it->second.slot == plan.to_slot;
+      ASSERT_FALSE(taken && it->second.pinned);
+      it = taken ? evaluations_in_.erase(it) : std::next(it);
+    }
     for (const Reader& reader : readers_) {
-      ASSERT_FALSE(reader.mapped && reader.slot == pin->copy->to_slot &&
+      ASSERT_FALSE(reader.mapped && reader.slot == plan.to_slot &&
                    header_.at(reader.slot).grant == reader.grant);
     }
-    content_[pin->copy->to_slot] = kGarbage;  // half of it
+    content_[plan.to_slot] = kGarbage;  // half of it
     Check();
-    content_[pin->copy->to_slot] = content_.at(pin->copy->from_slot);
-    ASSERT_EQ(content_.at(pin->copy->from_slot), version);
-    if (state_->FinishPin("run", version, *pin->copy, true).ok()) {
-      evaluated_ = version;
-      ++evaluations_;
+    ASSERT_FALSE(state_->AcquireLease("reader", "run", version, true, now_).ok());
+    if (random_() % 10 == 0) {
+      ASSERT_TRUE(state_->Unpin("run", version).ok());       // who asked for it has gone
+      (void)state_->FinishPin("run", version, plan, false);  // and the bytes were damaged
+      Forget();
+      return;
     }
+    content_[plan.to_slot] = plan.from_disk ? version : content_.at(plan.from_slot);
+    ASSERT_EQ(content_.at(plan.to_slot), version);
+    const Status finished = state_->FinishPin("run", version, plan, true);
+    ASSERT_TRUE(finished.ok()) << finished;
+    evaluations_in_[version] = {plan.to_slot, pin};
+    from_disk_ += plan.from_disk;
+    ++evaluations_;
+    // Who brings a version in without a pin takes its lease at once.
+    if (!pin) AcquireBroughtIn(version);
+  }
+
+  void AcquireBroughtIn(uint64_t version) {
+    const auto lease = state_->AcquireLease("reader", "run", version, true, now_);
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    readers_.push_back({lease->lease_id, lease->grant, version, lease->slot_id, false, now_});
+    Settle();
+    ASSERT_EQ(allowed_.at(lease->lease_id).grant, lease->grant);
+  }
+
+  // A run that has ended keeps no slot that nobody uses.
+  void Forget() {
+    if (!run_record_.ended) return;
+    Settle();
+    std::erase_if(evaluations_in_,
+                  [&](const auto& entry) { return !live_slots_.contains(entry.second.slot); });
   }
 
   // The next slot's memory is there, or, seldom, cannot be had.
@@ -388,7 +513,7 @@ class Explorer {
     if (making_.empty()) return;
     const uint64_t slot = making_.front();
     making_.erase(making_.begin());
-    if (random_() % 300 == 0) {
+    if (Rarely(300)) {
       state_->SlotNotMade(slot, ResourceExhausted("none left"));
       short_of_memory_ |= live_slots_.contains(slot);
     } else {
@@ -410,6 +535,12 @@ class Explorer {
   void Do(const DropSlot& command) {
     ASSERT_EQ(live_slots_.erase(command.slot_id), 1u);
     for (const auto& [lease, allowed] : allowed_) ASSERT_NE(allowed.slot_id, command.slot_id);
+    if (!run_record_.ended) return;
+    for (auto it = evaluations_in_.begin(); it != evaluations_in_.end();) {
+      const bool gone = it->second.slot == command.slot_id;
+      ASSERT_FALSE(gone && it->second.pinned);
+      it = gone ? evaluations_in_.erase(it) : std::next(it);
+    }
   }
   void Do(const WriteHeader& command) {
     const uint64_t slot = command.fields.slot_id;
@@ -469,7 +600,21 @@ class Explorer {
       }
     }
     ASSERT_LE(in_progress, 1);
+    for (const auto& [version, state] : states) {
+      if (state != VersionState::kRetired) retired_ms_.erase(version);
+      if (state == VersionState::kRetired) retired_ms_.emplace(version, now_);
+    }
     Watch(states);
+    // What is evaluated is whole, whatever became of its version.
+    for (const auto& [version, in] : evaluations_in_) {
+      ASSERT_TRUE(live_slots_.contains(in.slot));
+      ASSERT_EQ(content_.at(in.slot), version);
+    }
+    ASSERT_LE(evaluations_in_.size(), evaluation_slots_);
+    if (run_record_.ended) {
+      ASSERT_LE(live_slots_.size(), evaluation_slots_);
+      return;
+    }
     // What generators may still need is not retired while the newest version is written.
     for (const auto& [version, state] : states) {
       if (version + max_age_ + 1 < std::max<uint64_t>(newest_begun_, records_.size())) continue;
@@ -477,11 +622,14 @@ class Explorer {
       ASSERT_NE(state, VersionState::kFree) << version;
     }
     // Memory is bounded: what the newest token has, and what older tokens still serve.
-    ASSERT_LE(state_->num_slots(), 2 * (max_age_ + kSparesOfRing) + 1 + readers_.size());
+    ASSERT_LE(state_->num_slots(),
+              2 * (max_age_ + kSparesOfRing) + evaluation_slots_ + readers_.size());
   }
 
   std::mt19937_64 random_;
-  const uint32_t max_age_;
+  const uint32_t max_age_, evaluation_slots_;
+  const uint64_t patience_;  // of readers
+  const uint64_t calm_;      // how seldom something breaks
   const Manifest manifest_ = testing::SmallManifest();
   int64_t now_ = 0;
   uint64_t first_number_ = 1;
@@ -500,17 +648,29 @@ class Explorer {
   bool short_of_memory_ = false;
   std::vector<Trainer> trainers_;
   std::vector<Reader> readers_;
-  uint64_t evaluated_ = 0, newest_begun_ = 0;
-  uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, waited_ = 0, failed_ = 0, evaluations_ = 0;
+  struct Evaluated {
+    uint64_t slot = 0;
+    bool pinned = false;
+  };
+  std::map<uint64_t, Evaluated> evaluations_in_;  // by version
+  std::map<uint64_t, int64_t> retired_ms_;        // when a version was seen to be RETIRED
+  uint64_t newest_begun_ = 0;
+  uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, waited_ = 0, failed_ = 0, evaluations_ = 0,
+           from_disk_ = 0, fenced_ = 0;
 };
 
 TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   constexpr uint64_t kSeeds = titan::testing::Rounds<uint64_t>(240, 30);
-  uint64_t commits = 0, remade = 0, blocked = 0, waited = 0, failed = 0, evaluations = 0;
+  uint64_t commits = 0, remade = 0, blocked = 0, waited = 0, failed = 0, evaluations = 0,
+           from_disk = 0, fenced = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    Explorer explorer(seed, static_cast<uint32_t>(seed % 3));
+    Explorer explorer(seed, static_cast<uint32_t>(seed % 3), 1 + static_cast<uint32_t>(seed % 4));
     for (int step = 0; step < 4000; ++step) {
-      explorer.Step();
+      if (step == 3600) {
+        explorer.End();
+      } else {
+        explorer.Step();
+      }
       if (::testing::Test::HasFatalFailure()) FAIL() << "seed " << seed << ", step " << step;
     }
     commits += explorer.commits();
@@ -519,17 +679,21 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
     waited += explorer.waited();
     failed += explorer.failed();
     evaluations += explorer.evaluations();
+    from_disk += explorer.from_disk();
+    fenced += explorer.fenced();
   }
   // The walk reaches what it is for.
   EXPECT_GT(commits, 4 * kSeeds);
-  EXPECT_GT(remade, 2 * kSeeds);
+  EXPECT_GT(remade, kSeeds);
   EXPECT_GT(blocked, kSeeds / 5);
   EXPECT_GT(waited, 2 * kSeeds);
   EXPECT_GT(failed, kSeeds / 5);
   EXPECT_GT(evaluations, 2 * kSeeds);
+  EXPECT_GT(from_disk, kSeeds);
+  EXPECT_GT(fenced, kSeeds / 5);
   std::cout << commits << " commits, " << remade << " re-made, " << blocked << " blocked, "
             << waited << " waited for slots, " << failed << " without memory, " << evaluations
-            << " evaluations\n";
+            << " evaluations, " << from_disk << " from disk, " << fenced << " fenced\n";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "tests/support/host_commands.h"
 #include "tests/support/weightstore.h"
+#include "weightstore/client/reason.h"
 
 namespace titan::weightstore {
 namespace {
@@ -21,23 +22,39 @@ Hash128 DigestOf(uint64_t version) { return {version + 1000, 7}; }
 class StoreStateTest : public ::testing::Test {
  protected:
   static constexpr int64_t kTtl = 100;
-  StoreState state_{1, kTtl};
+  static constexpr int64_t kMapDeadline = 5000;
+  StoreState state_{1, kTtl, kMapDeadline};
   Effects registered_;  // of the last registration
   const Manifest manifest_ = testing::SmallManifest();
 
   std::vector<MakeSlot> Apply(const std::string& run, const StoreState::RegistrationPlan& plan) {
     (void)state_.TakeEffects();
-    state_.ApplyRegistration(run, plan);
+    state_.ApplyRegistration(run, plan, 0);
     registered_ = state_.TakeEffects();
     const auto slots = CommandsOf<MakeSlot>(registered_);
-    EXPECT_EQ(slots.size(), plan.ring_slots + (plan.evaluation_slot ? 1 : 0));
+    EXPECT_EQ(slots.size(), plan.ring_slots + plan.evaluation_slots);
     return slots;
   }
-  uint64_t Register(uint32_t max_age = 0, const std::string& run = "run") {
-    const auto plan = state_.PlanRegistration(run, manifest_, max_age, kHost);
+  uint64_t Register(uint32_t max_age = 0, const std::string& run = "run",
+                    uint32_t evaluation_slots = 1) {
+    const auto plan = state_.PlanRegistration(run, manifest_, max_age, kHost, evaluation_slots);
     EXPECT_TRUE(plan.ok()) << plan.status();
     for (const auto& slot : Apply(run, *plan)) EXPECT_TRUE(state_.SlotMade(slot.slot_id));
     return plan->record.trainer_epoch;
+  }
+
+  StatusOr<StoreState::PinOutcome> Pin(uint64_t version, bool on_disk = false) {
+    return state_.PlanPin("run", version, on_disk, /*pin=*/true, 0);
+  }
+
+  MakeSlot AddEvaluationSlot() {
+    (void)state_.TakeEffects();
+    state_.AddEvaluationSlot("run", kHost);
+    const auto slots = CommandsOf<MakeSlot>(state_.TakeEffects());
+    EXPECT_EQ(slots.size(), 1u);
+    EXPECT_EQ(slots[0].epoch, 0u);  // the host fills it
+    EXPECT_EQ(slots[0].order, 0u);  // and it is waited for
+    return slots[0];
   }
 
   uint64_t Open(uint64_t epoch, uint64_t version) {
@@ -242,9 +259,9 @@ TEST_F(StoreStateTest, AReaderThatBlocksTheRingForLongIsFenced) {
   const auto late = state_.AcquireLease("late", "run", 1, false, 0);
   ASSERT_TRUE(state_.LeaseMapped(late->lease_id, 0));
   ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 1000)->kind, Kind::kBlocked);
-  ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 15999)->kind, Kind::kBlocked);
+  ASSERT_EQ(state_.BeginVersion("run", epoch, 4, 999 + kMapDeadline)->kind, Kind::kBlocked);
   state_.TakeEffects();
-  const auto opened = state_.BeginVersion("run", epoch, 4, 16000);
+  const auto opened = state_.BeginVersion("run", epoch, 4, 1000 + kMapDeadline);
   ASSERT_TRUE(opened.ok());
   ASSERT_EQ(opened->kind, Kind::kOpened);
   EXPECT_EQ(opened->blockers, "version 0 was taken from stopped");
@@ -253,11 +270,11 @@ TEST_F(StoreStateTest, AReaderThatBlocksTheRingForLongIsFenced) {
   EXPECT_FALSE(state_.ReleaseLease(stopped->lease_id));
   // What generators may still need is not taken from anyone.
   EXPECT_EQ(StateOf(2), VersionState::kCommitted);
-  // The next wait is counted anew, and one version is enough.
+  // One version is enough. The next one was asked for at the same time, so nobody waits again.
+  EXPECT_EQ(StateOf(1), VersionState::kRetired);
   Publish(epoch, 4);
-  ASSERT_EQ(state_.BeginVersion("run", epoch, 5, 40000)->kind, Kind::kBlocked);
-  ASSERT_EQ(state_.BeginVersion("run", epoch, 5, 54999)->kind, Kind::kBlocked);
-  EXPECT_EQ(state_.BeginVersion("run", epoch, 5, 55000)->blockers, "version 1 was taken from late");
+  EXPECT_EQ(state_.BeginVersion("run", epoch, 5, 1000 + kMapDeadline)->blockers,
+            "version 1 was taken from late");
   EXPECT_TRUE(state_.ReleaseLease(alive->lease_id));
 }
 
@@ -312,29 +329,206 @@ TEST_F(StoreStateTest, TheEndOfTheWritersConnectionAbortsWhatItLeftOpen) {
 TEST_F(StoreStateTest, EvaluationKeepsItsCopyWhileTheRingMovesOn) {
   const uint64_t epoch = Register();
   Publish(epoch, 0);
-  const auto pin = state_.PlanPin("run", 0, 0);
+  const auto pin = Pin(0);
   ASSERT_TRUE(pin.ok());
   ASSERT_TRUE(pin->copy.has_value());
+  EXPECT_FALSE(pin->copy->from_disk);
   EXPECT_EQ(state_.AcquireLease("g", "run", 0, true, 0).status().code(),
             StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Pin(0)->not_yet);
   ASSERT_TRUE(state_.FinishPin("run", 0, *pin->copy, true).ok());
-  EXPECT_FALSE(state_.PlanPin("run", 0, 0)->copy.has_value());  // a retry
+  EXPECT_FALSE(Pin(0)->copy.has_value());  // a retry
   for (uint64_t v = 1; v < 9; ++v) Publish(epoch, v);
   EXPECT_EQ(StateOf(0), VersionState::kFree);
   const auto lease = state_.AcquireLease("g", "run", 0, true, 0);
   ASSERT_TRUE(lease.ok());
   EXPECT_EQ(lease->digest, DigestOf(0));
-  EXPECT_EQ(state_.PlanPin("run", 8, 0).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Pin(1).status().code(), StatusCode::kFailedPrecondition);  // gone: no use in waiting
+  const Status pinned = Pin(8).status();
+  EXPECT_EQ(ReasonOf(pinned), kEvaluationSlotBusy);
+  EXPECT_NE(MessageOf(pinned).find("version 0 is pinned"), std::string::npos) << pinned;
   ASSERT_TRUE(state_.Unpin("run", 0).ok());
-  const Status held = state_.PlanPin("run", 8, 0).status();
-  EXPECT_EQ(held.code(), StatusCode::kResourceExhausted);
+  const Status held = Pin(8).status();
+  EXPECT_EQ(ReasonOf(held), kEvaluationSlotBusy);
   EXPECT_NE(MessageOf(held).find("of g"), std::string::npos) << held;
   EXPECT_TRUE(state_.ReleaseLease(lease->lease_id));
-  const auto again = state_.PlanPin("run", 8, 0);
+  // Not wanted for another version yet, it is served, and pinned again without a copy.
+  const auto late = state_.AcquireLease("g", "run", 0, true, 0);
+  ASSERT_TRUE(late.ok());
+  EXPECT_FALSE(Pin(0)->copy.has_value());
+  EXPECT_TRUE(state_.ReleaseLease(late->lease_id));
+  ASSERT_TRUE(state_.Unpin("run", 0).ok());
+  const auto again = Pin(8);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(state_.FinishPin("run", 8, *again->copy, false).code(), StatusCode::kDataLoss);
   EXPECT_EQ(state_.AcquireLease("g", "run", 8, true, 0).status().code(),
             StatusCode::kFailedPrecondition);
+}
+
+TEST_F(StoreStateTest, SeveralVersionsAreEvaluatedAtOnce) {
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0, kHost, 0).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0, kHost, 9).status().code(),
+            StatusCode::kInvalidArgument);
+  const uint64_t epoch = Register(0, "run", 2);
+  for (uint64_t v = 0; v < 3; ++v) {
+    Publish(epoch, v);
+    const auto pin = Pin(v);
+    if (v == 2) {
+      EXPECT_EQ(ReasonOf(pin.status()), kEvaluationSlotBusy);
+      EXPECT_NE(MessageOf(pin.status()).find("version 0 is pinned; version 1 is pinned"),
+                std::string::npos)
+          << pin.status();
+      break;
+    }
+    ASSERT_TRUE(pin.ok()) << pin.status();
+    ASSERT_TRUE(state_.FinishPin("run", v, *pin->copy, true).ok());
+  }
+  EXPECT_EQ(state_.CountSlots().evaluation, 2u);
+  const auto zero = state_.AcquireLease("g", "run", 0, true, 0);
+  const auto one = state_.AcquireLease("g", "run", 1, true, 0);
+  ASSERT_TRUE(zero.ok() && one.ok());
+  EXPECT_NE(zero->grant, one->grant);
+  ASSERT_TRUE(state_.Unpin("run", 1).ok());
+  EXPECT_FALSE(Pin(2).ok());  // 1 is read
+  state_.ReleaseLease(one->lease_id);
+  const auto two = Pin(2);
+  ASSERT_TRUE(two.ok()) << two.status();
+  ASSERT_TRUE(state_.FinishPin("run", 2, *two->copy, true).ok());
+  EXPECT_EQ(state_.AcquireLease("g", "run", 1, true, 0).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(state_.LeaseMapped(zero->lease_id, 0));
+  // The number is the run's.
+  const Status other = state_.PlanRegistration("run", manifest_, 0, kHost, 1).status();
+  EXPECT_EQ(other.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(MessageOf(other).find("evaluation_slots: run run is recorded with 2, not 1"),
+            std::string::npos)
+      << other;
+  EXPECT_EQ(state_.PlanRegistration("run", manifest_, 0, kHost, 2)->evaluation_slots, 0u);
+}
+
+TEST_F(StoreStateTest, AKeptVersionIsEvaluatedFromDiskAfterARestart) {
+  RunRecord run;
+  run.trainer_epoch = 1;
+  run.evaluation_slots = 2;
+  run.manifest = std::make_shared<const Manifest>(manifest_);
+  state_.RestoreRun("run", run);
+  for (uint64_t v = 0; v < 3; ++v) {
+    ASSERT_TRUE(state_.RestoreVersion("run", v, {DigestOf(v), "plan", v, 5}).ok());
+  }
+  EXPECT_EQ(ReasonOf(Pin(1).status()), kVersionLost);  // neither in memory nor on disk
+  EXPECT_EQ(Pin(7, true).status().code(), StatusCode::kNotFound);
+  ASSERT_TRUE(Pin(1, true)->slot_wanted);  // there is none yet
+  const MakeSlot slot = AddEvaluationSlot();
+  EXPECT_TRUE(Pin(1, true)->not_yet);
+  ASSERT_TRUE(state_.SlotMade(slot.slot_id));
+  const auto pin = Pin(1, true);
+  ASSERT_TRUE(pin.ok() && pin->copy.has_value()) << pin.status();
+  EXPECT_TRUE(pin->copy->from_disk);
+  EXPECT_EQ(pin->copy->to_slot, slot.slot_id);
+  EXPECT_EQ(pin->digest, DigestOf(1));
+  // Damaged: refused, and the slot is free for another version.
+  EXPECT_EQ(state_.FinishPin("run", 1, *pin->copy, false).code(), StatusCode::kDataLoss);
+  EXPECT_FALSE(state_.AcquireLease("g", "run", 1, true, 0).ok());
+  const auto two = Pin(2, true);
+  ASSERT_TRUE(two.ok() && two->copy.has_value()) << two.status();
+  ASSERT_TRUE(state_.FinishPin("run", 2, *two->copy, true).ok());
+  const auto lease = state_.AcquireLease("g", "run", 2, true, 0);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(lease->digest, DigestOf(2));
+  EXPECT_EQ(StateOf(2), VersionState::kLost);  // training needs it in the ring
+  // A trainer that comes back gets the slot that is missing.
+  const auto plan = state_.PlanRegistration("run", manifest_, 0, kHost, 2);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->evaluation_slots, 1u);
+  Apply("run", *plan);
+  EXPECT_TRUE(state_.LeaseMapped(lease->lease_id, 0));
+}
+
+TEST_F(StoreStateTest, TheSlotsOfARunThatEndedGoWhenTheyAreNotUsed) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  state_.ApplyEndRun("run");
+  EXPECT_EQ(state_.num_slots(), 0u);
+  EXPECT_EQ(Pin(0).status().code(), StatusCode::kFailedPrecondition);
+  // What cannot be made is not held against the next one who asks.
+  ASSERT_TRUE(Pin(0, true)->slot_wanted);
+  state_.SlotNotMade(AddEvaluationSlot().slot_id, ResourceExhausted("none left"));
+  EXPECT_EQ(Pin(0, true).status().code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(Pin(0, true)->slot_wanted);
+  ASSERT_TRUE(state_.SlotMade(AddEvaluationSlot().slot_id));
+  const auto brought = state_.PlanPin("run", 0, /*on_disk=*/true, /*pin=*/false, 0);
+  ASSERT_TRUE(brought.ok() && brought->copy.has_value()) << brought.status();
+  ASSERT_TRUE(state_.FinishPin("run", 0, *brought->copy, true).ok());
+  const auto lease = state_.AcquireLease("g", "run", 0, true, 0);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(state_.num_slots(), 1u);
+  EXPECT_FALSE(Pin(0, true)->copy.has_value());
+  state_.ReleaseLease(lease->lease_id);
+  EXPECT_EQ(state_.num_slots(), 1u);  // pinned
+  ASSERT_TRUE(state_.Unpin("run", 0).ok());
+  EXPECT_EQ(state_.num_slots(), 0u);
+}
+
+TEST_F(StoreStateTest, WhoDoesNotReleaseInTimeIsFencedWhenTheSlotIsWanted) {
+  const uint64_t epoch = Register();
+  const auto begin = [&](uint64_t version, int64_t now) {
+    return *state_.BeginVersion("run", epoch, version, now);
+  };
+  const auto map = [&](uint64_t version) {
+    const auto lease = state_.AcquireLease("late", "run", version, false, 0);
+    EXPECT_TRUE(state_.LeaseMapped(lease->lease_id, 0));
+    return *lease;
+  };
+  Publish(epoch, 0);
+  const auto zero = map(0);
+  Publish(epoch, 1);
+  const auto one = map(1);
+  Publish(epoch, 2);
+  // The request to release: versions 0 and 1 are RETIRED at 1000 ms.
+  EXPECT_EQ(begin(3, 1000).kind, Kind::kBlocked);
+  EXPECT_EQ(StateOf(0), VersionState::kRetired);
+  EXPECT_EQ(StateOf(1), VersionState::kRetired);
+  EXPECT_EQ(begin(3, 1000 + kMapDeadline - 1).kind, Kind::kBlocked);
+  state_.TakeEffects();
+  const auto begun = begin(3, 1000 + kMapDeadline);
+  ASSERT_EQ(begun.kind, Kind::kOpened);
+  EXPECT_EQ(begun.blockers, "version 0 was taken from late");
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  // The number is raised before the slot is anybody else's.
+  const auto headers = CommandsOf<WriteHeader>(state_.TakeEffects());
+  ASSERT_EQ(headers.size(), 2u);
+  EXPECT_EQ(headers[0].fields.version, 0u);
+  EXPECT_NE(headers[0].fields.grant, zero.grant);
+  EXPECT_FALSE(headers[0].open_for_writing);
+  EXPECT_EQ(headers[1].fields.version, 3u);
+  EXPECT_EQ(headers[1].fields.slot_id, headers[0].fields.slot_id);
+  // The other one was asked at the same time; nobody wants its slot before the ring is full again.
+  state_.ExpireLeases(1000 + 2 * kMapDeadline);
+  EXPECT_EQ(StateOf(1), VersionState::kRetired);
+  Seal(epoch, 3, begun.grant);
+  Commit(epoch, 3);
+  const auto next = begin(4, 1001 + 2 * kMapDeadline);
+  EXPECT_EQ(next.kind, Kind::kOpened);
+  EXPECT_EQ(next.blockers, "");  // version 2 had no reader
+  EXPECT_EQ(StateOf(1), VersionState::kRetired);
+  EXPECT_TRUE(state_.ReleaseLease(one.lease_id));
+  EXPECT_EQ(StateOf(1), VersionState::kFree);
+}
+
+TEST_F(StoreStateTest, SlotsThatAnEarlierTokenLeftAreTakenAtTheDeadline) {
+  const uint64_t old = Register();
+  for (uint64_t v = 0; v < 3; ++v) Publish(old, v);
+  const auto lease = state_.AcquireLease("late", "run", 0, false, 0);
+  ASSERT_TRUE(state_.LeaseMapped(lease->lease_id, 0));
+  Apply("run", *state_.PlanRegistration("run", manifest_, 0, kHost));
+  EXPECT_EQ(StateOf(0), VersionState::kRetired);
+  const size_t slots = state_.num_slots();
+  state_.ExpireLeases(kMapDeadline - 1);
+  EXPECT_EQ(StateOf(0), VersionState::kRetired);
+  state_.ExpireLeases(kMapDeadline);
+  EXPECT_EQ(StateOf(0), VersionState::kFree);
+  EXPECT_EQ(state_.num_slots(), slots - 1);
 }
 
 TEST_F(StoreStateTest, FencingReadersChangesTheGrantNumber) {

@@ -9,9 +9,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "tests/support/weightstore_host.h"
+#include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
 #include "weightstore/leader.h"
 
@@ -220,6 +224,149 @@ TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
   EXPECT_TRUE(slot->HeaderUnchanged());
   ASSERT_TRUE(host.Reader().Release(*std::move(slot)).ok());
   ASSERT_TRUE(host.leader().PinForEvaluation("run", 7).ok());
+}
+
+// Writes the newest version to disk, as the end of its run does.
+void Keep(Host& host) {
+  const auto newest = host.leader().NewestOf("run");
+  ASSERT_TRUE(newest.ok() && newest->has_value());
+  const Status kept = host.library().Keep("run", (*newest)->version, (*newest)->digest,
+                                          (*newest)->manifest, (*newest)->slot.bytes);
+  ASSERT_TRUE(kept.ok()) << kept;
+}
+
+TEST(StoreTest, AKeptVersionIsEvaluatedWhenNoMemoryHoldsItAnyMore) {
+  Host host(64u << 20, Host::IndexKind::kDisk);
+  Hash128 two;
+  {
+    auto publisher = host.Register();
+    for (uint64_t v = 0; v < 3; ++v) two = Publish(*publisher, v, 100 + static_cast<int64_t>(v));
+    Keep(host);
+    for (uint64_t v = 3; v < 9; ++v) Publish(*publisher, v);
+    // FREE, its trainer at work.
+    ASSERT_EQ(host.leader().ListVersions("run")->at(2).state, VersionState::kFree);
+    auto slot = host.Reader().Acquire("run", 2, /*evaluation=*/true);
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    EXPECT_EQ(NumberIn(slot->bytes()), 102u);
+    EXPECT_EQ(ReasonOf(host.Reader().Acquire("run", 3, true).status()), kVersionNotServed);
+    Publish(*publisher, 9);
+    EXPECT_TRUE(slot->HeaderUnchanged());
+    EXPECT_EQ(WeightsDigest(slot->manifest(), slot->bytes(), 1), two);
+  }
+  // LOST, and no trainer has come back.
+  host.Stop();
+  host.Start();
+  ASSERT_EQ(host.leader().ListVersions("run")->at(2).state, VersionState::kLost);
+  const auto pinned = host.leader().PinForEvaluation("run", 2);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(*pinned, two);
+  auto slot = host.Reader().Acquire("run", 2, true);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 102u);
+  EXPECT_EQ(ReasonOf(host.leader().PinForEvaluation("run", 9).status()), kVersionLost);
+  {
+    auto publisher = host.Register();
+    Publish(*publisher, 9);
+    EXPECT_TRUE(slot->HeaderUnchanged());
+    ASSERT_TRUE(host.Reader().Release(*std::move(slot)).ok());
+    ASSERT_TRUE(host.leader().EndRun("run", 0).ok());
+  }
+  // The run has ended: a slot is taken for as long as somebody reads.
+  EXPECT_EQ(host.leader().Stats().slot_bytes, 0u);
+  auto last = host.Reader().Acquire("run", 2, true);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(NumberIn(last->bytes()), 102u);
+  EXPECT_EQ(host.leader().Stats().slot_bytes, SmallManifest().slot_bytes);
+  ASSERT_TRUE(host.Reader().Release(*std::move(last)).ok());
+  EXPECT_EQ(host.leader().Stats().slot_bytes, 0u);
+}
+
+TEST(StoreTest, WhoeverAsksFirstBringsAVersionInAndTheOthersWait) {
+  Host host;
+  {
+    auto publisher = host.Register();
+    Publish(*publisher, 0, 7);
+    Keep(host);
+    ASSERT_TRUE(host.leader().EndRun("run", 0).ok());
+  }
+  std::atomic<int> read{0};
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 6; ++i) {
+    readers.emplace_back([&] {
+      auto slot = host.Reader().Acquire("run", 0, true);
+      EXPECT_TRUE(slot.ok()) << slot.status();
+      if (slot.ok() && NumberIn(slot->bytes()) == 7) ++read;
+      while (read < 6 && slot.ok()) std::this_thread::yield();
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(read, 6);
+}
+
+TEST(StoreTest, ADamagedFileIsNamedAndOtherVersionsAreServed) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0, 100);
+  Keep(host);
+  Publish(*publisher, 1, 101);
+  Keep(host);
+  for (uint64_t v = 2; v < 9; ++v) Publish(*publisher, v);
+  const auto kept = host.library().FindVersion("run", 0);
+  ASSERT_TRUE(kept.ok());
+  const std::string path = host.blobs() + "/" + ToHex(kept->blobs.back());
+  const uintmax_t size = std::filesystem::file_size(path);
+  const auto flip = [&](uintmax_t at) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 1));
+  };
+  for (const uintmax_t at : {uintmax_t{0}, size / 2, size - 1}) {
+    flip(at);
+    const Status refused = host.leader().PinForEvaluation("run", 0).status();
+    EXPECT_EQ(refused.code(), StatusCode::kDataLoss) << refused;
+    EXPECT_NE(MessageOf(refused).find(path), std::string::npos) << refused;
+    EXPECT_EQ(ReasonOf(refused), kDigestMismatch);
+    EXPECT_FALSE(host.Reader().Acquire("run", 0, true).ok());
+    auto newest = host.Reader().Acquire("run", 8, false);
+    ASSERT_TRUE(newest.ok()) << newest.status();
+    auto other = host.Reader().Acquire("run", 1, true);
+    ASSERT_TRUE(other.ok()) << other.status();
+    EXPECT_EQ(NumberIn(other->bytes()), 101u);
+    ASSERT_TRUE(host.Reader().Release(*std::move(other)).ok());
+    flip(at);
+  }
+  EXPECT_EQ(host.leader().Stats().verify_failures, 6u);
+  std::filesystem::resize_file(path, size - 1);
+  const Status cut = host.leader().PinForEvaluation("run", 0).status();
+  EXPECT_EQ(cut.code(), StatusCode::kDataLoss) << cut;
+  EXPECT_NE(MessageOf(cut).find(path), std::string::npos) << cut;
+  std::filesystem::remove(path);
+  const Status gone = host.leader().PinForEvaluation("run", 0).status();
+  EXPECT_EQ(gone.code(), StatusCode::kNotFound) << gone;
+  EXPECT_NE(MessageOf(gone).find(ToHex(kept->blobs.back())), std::string::npos) << gone;
+  Publish(*publisher, 9);
+}
+
+TEST(StoreTest, AnEvaluationSlotThatDoesNotFitIsRefusedWithTheNumbers) {
+  const uint64_t bytes = SmallManifest().slot_bytes;
+  Host host(4 * bytes);  // a ring of 3 and one slot for evaluation
+  {
+    auto publisher = host.Register();
+    Publish(*publisher, 0, 7);
+    Keep(host);
+    ASSERT_TRUE(host.leader().EndRun("run", 0).ok());
+  }
+  ASSERT_TRUE(host.leader().RegisterTrainer("a", "other", SmallManifest(), 0).ok());
+  const Status refused = host.leader().PinForEvaluation("run", 0).status();
+  EXPECT_EQ(ReasonOf(refused), kMemoryLimit) << refused;
+  EXPECT_NE(MessageOf(refused).find("needs 1 slots of " + std::to_string(bytes) + " bytes beside " +
+                                    std::to_string(4 * bytes)),
+            std::string::npos)
+      << refused;
+  ASSERT_TRUE(host.leader().EndRun("other", 0).ok());
+  EXPECT_TRUE(host.leader().PinForEvaluation("run", 0).ok());
 }
 
 TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
