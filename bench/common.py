@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the areas share: rows, their bars, the files they leave.
 
-A row is {id, ours, peer, peer_name, ratio, unit, bound}; ratio = ours / peer in the row's unit, and is None without
-a peer. `bound` is the bar, "ours <= 3" or "ratio <= 1.5", or None. An area calls finish(area, rows), which writes
+A row is {id, ours, peer, peer_name, ratio, unit, bound, note}; ratio = ours / peer in the row's unit, and is None
+without a peer. `bound` is the bar, "ours <= 3" or "ratio <= 1.5", or None; `note` says what is compared with what, or
+why a peer was not run. An area calls finish(area, rows), which writes
 build/bench/AREA.json, prints the rows and ends the program with 1 when a bar is missed.
 """
 import json
@@ -28,7 +29,7 @@ def run(command, **kwargs):
     return result.stdout
 
 
-def row(name, ours, unit, bound=None, peer=None, peer_name=None):
+def row(name, ours, unit, bound=None, peer=None, peer_name=None, note=None):
     """A row of medians; `ours` and `peer` are single figures or lists of them."""
     def middle(values):
         return statistics.median(values) if isinstance(values, list) else values
@@ -36,7 +37,7 @@ def row(name, ours, unit, bound=None, peer=None, peer_name=None):
     if bound is not None:
         judge(bound, 1, 1)  # a bar that cannot be read is an error now, not after the run
     return {"id": name, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "bound": bound,
-            "ratio": ours / peer if peer else None}
+            "ratio": ours / peer if peer else None, "note": note}
 
 
 def judge(bound, ours, ratio):

@@ -65,6 +65,9 @@ def section(area, runs):
     for r in newest["rows"]:
         cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio", "unit", "bound")]
         text.append("| " + " | ".join(cells + [verdict(r)]) + " |")
+    notes = [f"- `{r['id']}`: {r['note']}" for r in newest["rows"] if r.get("note")]
+    if notes:
+        text += ["", "What is compared:", "", *notes]
     barred = [r["id"] for r in newest["rows"] if r.get("bound")]
     if len(runs) > 1 and barred:
         shown = runs[-RUNS_SHOWN:]
