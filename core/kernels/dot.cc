@@ -25,61 +25,75 @@ constexpr int kMaxRows = 14;  // 28 accumulators, two vectors of weights, one of
 constexpr int kMaxLoneRows = 28;
 constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 constexpr int kLanes = 16;
-// A lower tile takes what memory gives, and the hardware's own prefetching gives most.
-constexpr bool FetchesAhead(int rows) { return rows > 5; }
+// A lower tile takes what memory gives, and the hardware's own prefetching gives most; the lowest
+// ones take two panels at once.
+constexpr int kAheadRows = 6, kPairRows = 3;
 constexpr int kPairPart = 128;  // pairs that are rounded on the stack before they are packed
 
 static_assert(kMaxRows <= kMaxTileRows && kMaxLoneRows <= kMaxLoneTileRows &&
               1 << kMaxLevels == kMaxLeaves);
 
-// kRows rows of one panel in registers, or of half of one.
-template <int kRows>
+// kRows rows in registers: of one panel, of half of one, or of two.
+template <int kRows, int kPanels = 1>
 class Tile {
  public:
   static constexpr int kVectors = kRows > kMaxRows ? 1 : 2;
   static constexpr int kSpan = kVectors * kLanes;
 
+  // `apart`: floats from the first panel's columns to the second's.
   TITAN_DOT_INLINE void Clear() {
-    Each([](__m512& acc, int, int) { acc = _mm512_setzero_ps(); });
+    Each(0, [](__m512& acc, int, int64_t) { acc = _mm512_setzero_ps(); });
   }
-  TITAN_DOT_INLINE void Load(const float* c, int64_t ldc) {
-    Each([=](__m512& acc, int row, int at) { acc = _mm512_loadu_ps(c + row * ldc + at); });
+  TITAN_DOT_INLINE void Load(const float* c, int64_t ldc, int64_t apart = 0) {
+    Each(apart,
+         [=](__m512& acc, int row, int64_t at) { acc = _mm512_loadu_ps(c + row * ldc + at); });
   }
-  TITAN_DOT_INLINE void Store(float* c, int64_t ldc) {
-    Each([=](__m512& acc, int row, int at) { _mm512_storeu_ps(c + row * ldc + at, acc); });
+  TITAN_DOT_INLINE void Store(float* c, int64_t ldc, int64_t apart = 0) {
+    Each(apart,
+         [=](__m512& acc, int row, int64_t at) { _mm512_storeu_ps(c + row * ldc + at, acc); });
   }
   // left + tile.
-  TITAN_DOT_INLINE void AddToLeft(const float* left) {
-    Each([=](__m512& acc, int row, int at) {
-      acc = _mm512_add_ps(_mm512_loadu_ps(left + row * kSpan + at), acc);
+  TITAN_DOT_INLINE void AddToLeft(const float* left, int64_t ld, int64_t apart = 0) {
+    Each(apart, [=](__m512& acc, int row, int64_t at) {
+      acc = _mm512_add_ps(_mm512_loadu_ps(left + row * ld + at), acc);
     });
   }
-  TITAN_DOT_INLINE void AddBias(const float* bias) {
-    Each([=](__m512& acc, int, int at) { acc = _mm512_add_ps(acc, _mm512_loadu_ps(bias + at)); });
+  TITAN_DOT_INLINE void AddBias(const float* bias, int64_t apart = 0) {
+    Each(apart, [=](__m512& acc, int, int64_t at) {
+      acc = _mm512_add_ps(acc, _mm512_loadu_ps(bias + at));
+    });
   }
-  // Advances the chains by 2 * pairs steps: a[pairs][kRows], b[pairs][32][2].
+  // Advances the chains by 2 * pairs steps: a[pairs][kRows], b[pairs][32][2]; the second panel lies
+  // `next` elements on.
   TITAN_DOT_INLINE void Advance(const Bf16Pair* __restrict a, const BFloat16* __restrict b,
                                 int64_t pairs) {
     Ahead nothing;
-    Advance<false>(a, b, pairs, nothing);
+    Advance<false>(a, b, 0, pairs, nothing);
   }
   template <bool kAhead>
   TITAN_DOT_INLINE void Advance(const Bf16Pair* __restrict a, const BFloat16* __restrict b,
-                                int64_t pairs, Ahead& ahead) {
+                                int64_t next, int64_t pairs, Ahead& ahead) {
 #pragma GCC unroll 2
     for (int64_t i = 0; i < pairs; ++i) {
-      if constexpr (kAhead && kVectors == 2 && FetchesAhead(kRows)) ahead.Fetch();
-      if constexpr (kAhead && kVectors == 1) ahead.FetchLine();
-      __m512bh weights[kVectors];
+      if constexpr (kAhead && kRows <= kPairRows) {
 #pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) {
-        weights[v] = (__m512bh)_mm512_loadu_si512(b + 2 * v * kLanes);
+        for (int p = 0; p < kPanels; ++p) FetchStream(b + p * next);
+      } else if constexpr (kAhead && kVectors == 2 && kRows >= kAheadRows) {
+        ahead.Fetch();
+      } else if constexpr (kAhead && kVectors == 1) {
+        ahead.FetchLine();
+      }
+      __m512bh weights[kAll];
+#pragma GCC unroll 4
+      for (int v = 0; v < kAll; ++v) {
+        weights[v] =
+            (__m512bh)_mm512_loadu_si512(b + v / kVectors * next + 2 * (v % kVectors) * kLanes);
       }
 #pragma GCC unroll 32
       for (int row = 0; row < kRows; ++row) {
         const __m512bh x = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[row].bits));
-#pragma GCC unroll 2
-        for (int v = 0; v < kVectors; ++v) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kAll; ++v) {
           acc_[row][v] = _mm512_dpbf16_ps(acc_[row][v], x, weights[v]);
         }
       }
@@ -90,40 +104,49 @@ class Tile {
 
  private:
   template <typename Function>
-  TITAN_DOT_INLINE void Each(const Function& function) {
+  TITAN_DOT_INLINE void Each(int64_t apart, const Function& function) {
 #pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);
+#pragma GCC unroll 4
+      for (int v = 0; v < kAll; ++v) {
+        function(acc_[row][v], row, v / kVectors * apart + v % kVectors * kLanes);
+      }
     }
   }
 
-  __m512 acc_[kRows][kVectors];
+  static constexpr int kAll = kPanels * kVectors;
+  static_assert(kPanels == 1 || kVectors == 2);
+  __m512 acc_[kRows][kAll];
 };
 
-template <int kRows>
-void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t k, int leaves,
-                const float* __restrict bias, float* __restrict c, int64_t ldc, Ahead ahead) {
-  constexpr int kSpan = Tile<kRows>::kSpan;
-  const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves;
-  alignas(64) float levels[kMaxLevels][kRows * kSpan];  // as in tile.cc
+// `apart`: panels from the first to the second.
+template <int kRows, int kPanels>
+void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t apart,
+                int64_t k, int leaves, const TileOutput& to, Ahead ahead) {
+  constexpr int kSpan = Tile<kRows>::kSpan, kWidth = kPanels * kSpan;
+  const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves, columns = apart * kPanel;
+  const int64_t next = columns * PanelDepth(Element::kBf16, k);
+  alignas(64) float levels[kMaxLevels][kRows * kWidth];  // as in tile.cc
   for (int first = 0; first < kPanel; first += kSpan) {
     Ahead pass = ahead;
     pass.far += first * static_cast<int>(sizeof(Bf16Pair));
     pass.near += first * static_cast<int>(sizeof(Bf16Pair));
     for (int leaf = 0; leaf < leaves; ++leaf) {
-      Tile<kRows> tile;
+      Tile<kRows, kPanels> tile;
       tile.Clear();
       tile.template Advance<true>(a + leaf * pairs * kRows,
-                                  b + leaf * pairs * 2 * kPanel + 2 * first, pairs, pass);
+                                  b + leaf * pairs * 2 * kPanel + 2 * first, next, pairs, pass);
       int level = 0;
-      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++]);
+      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) {
+        tile.AddToLeft(levels[level++], kWidth, kSpan);
+      }
       if (leaf + 1 < leaves) {
-        tile.Store(levels[level], kSpan);
+        tile.Store(levels[level], kWidth, kSpan);
         continue;
       }
-      if (bias != nullptr) tile.AddBias(bias + first);
-      tile.Store(c + first, ldc);
+      if (to.bias != nullptr) tile.AddBias(to.bias + first, columns);
+      if (to.addend != nullptr) tile.AddToLeft(to.addend + first, to.ld, columns);
+      tile.Store(to.out + first, to.ld, columns);
     }
   }
 }
@@ -154,17 +177,20 @@ TITAN_DOT_INLINE void WithRows(int rows, const Call& call) {
 }
 
 void Output(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, int leaves,
-            const float* bias, float* c, int64_t ldc, int columns, Ahead ahead) {
-  if (columns == kPanel) {
+            const TileOutput& to, Ahead ahead) {
+  if (to.columns == kPanel) {
     WithRows<kMaxLoneRows>(rows,
-                           [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
+                           [&](auto n) { OutputTile<n(), 1>(a, b, 0, k, leaves, to, ahead); });
     return;
   }
   alignas(64) float whole[kMaxLoneRows * kPanel];
-  Output(rows, a, b, k, leaves, bias, whole, kPanel, kPanel, ahead);
-  for (int r = 0; r < rows; ++r) {
-    std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
-  }
+  Output(rows, a, b, k, leaves, {.bias = to.bias, .out = whole, .ld = kPanel}, ahead);
+  StoreColumns(whole, rows, to);
+}
+
+void Pair(int rows, const Bf16Pair* a, const BFloat16* b, int64_t apart, int64_t k, int leaves,
+          const TileOutput& to) {
+  WithRows<kPairRows>(rows, [&](auto n) { OutputTile<n(), 2>(a, b, apart, k, leaves, to, {}); });
 }
 
 void Chain(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, bool resume, float* c,
@@ -199,7 +225,8 @@ void RoundRow(const float* x, int64_t count, uint32_t* pairs) {
                            part);
 }
 
-constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, kMaxLoneRows, &Output, &Chain};
+constexpr WeightTile<BFloat16, Bf16Pair> kTile = {kMaxRows, kMaxLoneRows, kPairRows,
+                                                  &Output,  &Pair,        &Chain};
 
 }  // namespace
 

@@ -207,13 +207,13 @@ void ChunksOf(Pool& pool, const internal::WeightTile<W, A>& tile, const HeadShap
     const int64_t p1 = std::min(panel_count, (c + 1) * kPanelBlock);
     for (int64_t p = c * kPanelBlock; p < p1; ++p) {
       for (int64_t t = t0; t < t1; ++t) {
-        tile.output(
-            tiles.rows(t), packed + tiles.begin(t) * internal::RowDepth<A>(h),
-            panels + p * kPanelColumns * depth, h, shape.leaves, nullptr,
-            z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column,
-            kRowSumChunk, static_cast<int>(kPanelColumns),
-            internal::AheadOf(panels + p * kPanelColumns * depth, kPanelColumns * depth, t - t0,
-                              t1 - t0));
+        float* logits =
+            z + (tiles.begin(t) - first_row) * kRowSumChunk + p * kPanelColumns - first_column;
+        tile.output(tiles.rows(t), packed + tiles.begin(t) * internal::RowDepth<A>(h),
+                    panels + p * kPanelColumns * depth, h, shape.leaves,
+                    {.out = logits, .ld = kRowSumChunk},
+                    internal::AheadOf(panels + p * kPanelColumns * depth, kPanelColumns * depth,
+                                      t - t0, t1 - t0));
       }
     }
     for (int64_t r = 0; r < block_rows; ++r) {
@@ -315,8 +315,8 @@ class HeadBackward {
         const int64_t row = tiles_.begin(t);
         float* z = dz_ + (p * rows_ + row) * kPanelColumns;
         logits_tile_.output(tiles_.rows(t), packed_ + row * internal::RowDepth<A>(h),
-                            panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves, nullptr,
-                            z, kPanelColumns, static_cast<int>(kPanelColumns),
+                            panels_ + (p0 + p) * kPanelColumns * depth_, h, shape_.leaves,
+                            {.out = z, .ld = kPanelColumns},
                             internal::AheadOf(panels_ + (p0 + p) * kPanelColumns * depth_,
                                               kPanelColumns * depth_, t - t0, t1 - t0));
         gradient_tile(tiles_.rows(t), of + row, shape_.inv_temperature, first + p * kPanelColumns,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/check.h"
@@ -67,20 +68,19 @@ template <typename A>
 struct Block {
   const RowTiles& tiles;
   int64_t t0, t1;
-  A* packed;  // [tile][RowDepth(k)][rows of tile]
-  // Not packed yet: ShortChains does it.
-  bool raw;
+  const A* packed;  // [tile][RowDepth(k)][rows of tile]
+  A* unpacked;      // null, or the same: nothing is packed yet, ShortChains does it
 
   int64_t first() const { return tiles.begin(t0); }
   int64_t rows() const { return tiles.begin(t1 - 1) + tiles.rows(t1 - 1) - first(); }
   // Tile t from step k0 on.
-  A* tile(int64_t t, int64_t k, int64_t k0 = 0) const {
+  const A* tile(int64_t t, int64_t k, int64_t k0 = 0) const {
     return packed + (tiles.begin(t) - first()) * internal::RowDepth<A>(k) +
            internal::RowDepth<A>(k0) * tiles.rows(t);
   }
   void Pack(const LinearRows& r, int64_t t) const {
     internal::PackRowsAs(r.inputs, r.x + tiles.begin(t) * r.ldx, r.ldx, tiles.rows(t), r.k,
-                         tile(t, r.k));
+                         unpacked + (tiles.begin(t) - first()) * internal::RowDepth<A>(r.k));
   }
   // What is fetched while tile t meets its first panel, like `ahead`: the rows of the tile after it
   // in place of the next panel.
@@ -92,6 +92,15 @@ struct Block {
     return ahead;
   }
 };
+
+// How many of the panels [p0, p1) are computed together with the one so many panels after them: two
+// streams that each go on from panel to panel.
+template <typename W, typename A>
+int64_t PairsOf(const internal::WeightTile<W, A>& tile, const Product<W>& product, int64_t p0,
+                int64_t p1) {
+  if (product.rows->m > tile.pair_rows) return 0;
+  return std::max<int64_t>(0, std::min(p1, product.n / kPanelColumns) - p0) / 2;
+}
 
 // out[rows][columns] (stride ldo) = addend (likewise) + in[rows][32].
 void AddRows(const float* in, int64_t rows, int columns, const float* addend, float* out,
@@ -105,11 +114,11 @@ void AddRows(const float* in, int64_t rows, int columns, const float* addend, fl
 
 // Fetches the rows of an output tile, which is written when its chains end: a store that misses
 // would hold up those of the next tiles.
-void FetchOutput(const float* out, int64_t ldo, int rows) {
+void FetchOutput(const internal::TileOutput& to, int rows) {
   constexpr int64_t kLine = 64 / sizeof(float);
   for (int r = 0; r < rows; ++r) {
-    _mm_prefetch(reinterpret_cast<const char*>(out + r * ldo), _MM_HINT_T1);
-    _mm_prefetch(reinterpret_cast<const char*>(out + r * ldo + kLine), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(to.out + r * to.ld), _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(to.out + r * to.ld + kLine), _MM_HINT_T1);
   }
 }
 
@@ -118,8 +127,8 @@ template <typename W, typename A>
 void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
                  const Product<W>& product, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
-  alignas(64) float sums[internal::kMaxLoneTileRows * kPanelColumns];
   const int64_t k = product.k(), panel_elements = kPanelColumns * PanelDepth(kElementOf<W>, k);
+  const int64_t pairs = PairsOf(tile, product, p0, p1);
   for (int64_t p = p0; p < p1; ++p) {
     const int columns = ColumnsOf(p, product.n);
     const float* bias = BiasOf(product.bias, p, columns, padded);
@@ -128,23 +137,25 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
       const int64_t at = block.tiles.begin(t) * product.ldo + p * kPanelColumns;
       const int rows = block.tiles.rows(t);
       auto ahead = internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
-      if (block.raw && p == p0) {
+      if (block.unpacked != nullptr && p == p0) {
         block.Pack(*product.rows, t);
         if (t + 1 < block.t1) {
           ahead = block.NextRows(ahead, *product.rows, t,
                                  panel_elements * static_cast<int64_t>(sizeof(W)));
         }
       }
-      FetchOutput(product.out + at, product.ldo, rows);
-      if (product.addend == nullptr) {
-        tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, product.out + at,
-                    product.ldo, columns, ahead);
-        continue;
+      const internal::TileOutput to = {bias,
+                                       product.addend == nullptr ? nullptr : product.addend + at,
+                                       product.out + at, product.ldo, columns};
+      FetchOutput(to, rows);
+      if (p < p0 + pairs) {
+        FetchOutput(to + pairs, rows);
+        tile.pair(rows, block.tile(t, k), panel, pairs, k, product.leaves, to);
+      } else {
+        tile.output(rows, block.tile(t, k), panel, k, product.leaves, to, ahead);
       }
-      tile.output(rows, block.tile(t, k), panel, k, product.leaves, bias, sums, kPanelColumns,
-                  kPanelColumns, ahead);
-      AddRows(sums, rows, columns, product.addend + at, product.out + at, product.ldo);
     }
+    if (p + 1 == p0 + pairs) p += pairs;
   }
 }
 
@@ -201,7 +212,8 @@ void LongChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
 // How a call's work is cut: blocks of rows, which are whole tiles, times groups of panels. A task
 // is one of each.
 struct Cut {
-  Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads)
+  Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads,
+      int64_t groups_per_thread)
       : tiles(m, max_rows), panels(panels) {
     const int64_t block_tiles = std::max<int64_t>(1, block_rows / max_rows);
     blocks = (tiles.count() + block_tiles - 1) / block_tiles;
@@ -214,7 +226,7 @@ struct Cut {
       if (blocks >= threads) {
         blocks = (blocks + threads - 1) / threads * threads;
       } else {
-        groups = std::min(panels, (threads * kGroupsPerThread + blocks - 1) / blocks);
+        groups = std::min(panels, (threads * groups_per_thread + blocks - 1) / blocks);
       }
     }
     tiles = RowTiles(m, max_rows, blocks);
@@ -227,13 +239,20 @@ struct Cut {
 
   // Tiles of a block, at least, where a thread gets one block, and where it gets several.
   static constexpr int64_t kLoneBlockTiles = 2, kBlockTiles = 8;
-  static constexpr int64_t kBlocksPerThread = 2, kGroupsPerThread = 2;
+  static constexpr int64_t kBlocksPerThread = 2;
 
   RowTiles tiles;
   int64_t blocks;
   int64_t panels;
   int64_t groups = 1;
 };
+
+// Groups of panels a thread: the second evens out what the first ones took. Where the time is that
+// of reading the panels one group is faster, for the first lines of each come late.
+template <typename W, typename A>
+int64_t GroupsPerThread(const internal::WeightTile<W, A>& tile, int64_t m) {
+  return m <= tile.pair_rows ? 1 : 2;
+}
 
 // A number for each call of whatever types, which tells its packed rows from another call's.
 uint64_t NextCall() {
@@ -262,7 +281,11 @@ class BlockRows {
       at_ += (tiles_.begin(t1_) - tiles_.begin(t0_)) * internal::RowDepth<A>(rows_[index_]->k);
       ++index_;
     }
-    return {tiles_, t0_, t1_, at_, !packed_.done[index_]};
+    if constexpr (std::is_same_v<A, float>) {
+      const bool as_it_lies = rows->m == 1 && rows->inputs == Inputs::kF32;
+      if (as_it_lies) return {tiles_, t0_, t1_, rows->x, nullptr};
+    }
+    return {tiles_, t0_, t1_, at_, packed_.done[index_] ? nullptr : at_};
   }
   void SetPacked() { packed_.done[index_] = true; }
 
@@ -304,7 +327,7 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
                                           : blocking.long_chain_rows);
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
-  const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
+  const Cut cut(m, max_rows, block_rows, panel_count, pool.size(), GroupsPerThread(tile, m));
   pool.Run(static_cast<int>(cut.blocks * cut.groups), [&](int task) {
     const int64_t index = task / cut.groups;
     const int64_t group = task % cut.groups;
@@ -318,7 +341,7 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
       if (product.whole(depth_of(product), max_rows)) {
         ShortChains(tile, block, product, p0, p1);
       } else {
-        if (block.raw) {
+        if (block.unpacked != nullptr) {
           for (int64_t t = block.t0; t < block.t1; ++t) block.Pack(*product.rows, t);
         }
         for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);

@@ -27,6 +27,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using internal::Ahead;
+using internal::TileOutput;
 using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
@@ -39,6 +40,9 @@ constexpr int kMaxLevels = 3;  // log2(kMaxLeaves)
 // A lower tile takes what memory gives, and the hardware's own prefetching gives most: with AVX-512
 // below this many rows, with AVX2 where a pass reads the whole panel.
 constexpr int kAheadRows = HWY_TARGET == HWY_AVX3 ? 6 : 3;
+// Up to this many, two panels at once give more. AVX2's registers suffice for one.
+constexpr int kPairRows = HWY_TARGET == HWY_AVX3 ? 3 : 1;
+static_assert(kPairRows < kAheadRows);
 
 // Steps of k that the 32-bit words of a panel row hold.
 template <typename W>
@@ -61,63 +65,72 @@ HWY_INLINE V Weights(const BFloat16* b, int v) {
   }
 }
 
-// The register tile: kRows rows of kSpan columns of one panel. With 32 columns the panel is read in
-// one pass; AVX2 holds that for two rows only, AVX-512 for 14, and both read 16 columns in each of
-// two passes for more.
-template <int kRows>
+// The register tile: kRows rows of kSpan columns of one panel, or of each of two. With 32 columns
+// the panel is read in one pass; AVX2 holds that for two rows only, AVX-512 for 14, and both read
+// 16 columns in each of two passes for more.
+template <int kRows, int kPanels = 1>
 class Tile {
  public:
   static constexpr int kVectors =
       HWY_TARGET == HWY_AVX3 ? (kRows > kMaxRows ? 1 : 2) : (kRows > 2 ? 2 : 4);
   static constexpr int kSpan = kVectors * kLanes;
-  static_assert(kPanel % kSpan == 0);
+  static_assert(kPanel % kSpan == 0 && (kPanels == 1 || kPanel == kSpan));
 
+  // `apart`: floats from the first panel's columns to the second's.
   HWY_INLINE void Clear() {
-    Each([](V& acc, int, int) { acc = hn::Zero(D()); });
+    Each(0, [](V& acc, int, int64_t) { acc = hn::Zero(D()); });
   }
-  HWY_INLINE void Load(const float* c, int64_t ldc) {
-    Each([=](V& acc, int row, int column) { acc = hn::LoadU(D(), c + row * ldc + column); });
+  HWY_INLINE void Load(const float* c, int64_t ldc, int64_t apart = 0) {
+    Each(apart,
+         [=](V& acc, int row, int64_t column) { acc = hn::LoadU(D(), c + row * ldc + column); });
   }
-  HWY_INLINE void Store(float* c, int64_t ldc) {
-    Each([=](V& acc, int row, int column) { hn::StoreU(acc, D(), c + row * ldc + column); });
+  HWY_INLINE void Store(float* c, int64_t ldc, int64_t apart = 0) {
+    Each(apart,
+         [=](V& acc, int row, int64_t column) { hn::StoreU(acc, D(), c + row * ldc + column); });
   }
   // left + tile, the order of the leaf tree and of c = c + chain.
-  HWY_INLINE void AddToLeft(const float* left, int64_t ld) {
-    Each([=](V& acc, int row, int column) {
+  HWY_INLINE void AddToLeft(const float* left, int64_t ld, int64_t apart = 0) {
+    Each(apart, [=](V& acc, int row, int64_t column) {
       acc = hn::Add(hn::LoadU(D(), left + row * ld + column), acc);
     });
   }
   // tile + bias, the same for all rows.
-  HWY_INLINE void AddBias(const float* bias) {
-    Each([=](V& acc, int, int column) { acc = hn::Add(acc, hn::LoadU(D(), bias + column)); });
+  HWY_INLINE void AddBias(const float* bias, int64_t apart = 0) {
+    Each(apart,
+         [=](V& acc, int, int64_t column) { acc = hn::Add(acc, hn::LoadU(D(), bias + column)); });
   }
 
   // Advances the chains by k steps: a[k][kRows], a panel b (panels.h) of which the kSpan columns
-  // from b on are used.
+  // from b on are used; the second panel lies `next` elements on.
   template <typename W>
   HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k) {
     Ahead nothing;
-    Advance<false>(a, b, k, nothing);
+    Advance<false>(a, b, 0, k, nothing);
   }
   template <bool kAhead, typename W>
-  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
-                          Ahead& ahead) {
+  HWY_INLINE void Advance(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t next,
+                          int64_t k, Ahead& ahead) {
     constexpr int kGroup = kStepsPerWord<W>;
 #pragma GCC unroll 2
     for (int64_t i = 0; i + kGroup <= k; i += kGroup) {
-      if constexpr (kAhead && kRows >= kAheadRows) Fetch(ahead);
-      Step<0>(a, b);
+      if constexpr (kAhead && kRows >= kAheadRows) {
+        Fetch(ahead);
+      } else if constexpr (kAhead && kRows <= kPairRows) {
+#pragma GCC unroll 2
+        for (int p = 0; p < kPanels; ++p) internal::FetchStream(b + p * next);
+      }
+      Step<0>(a, b, next);
       if constexpr (kGroup == 2) {
         // The second half is loaded again: kept in registers, the words would push out
         // accumulators.
         asm volatile("" ::: "memory");
-        Step<1>(a + kRows, b);
+        Step<1>(a + kRows, b, next);
       }
       a += kGroup * kRows;
       b += kGroup * kPanel;
     }
     if constexpr (kGroup == 2) {
-      if (k % 2 != 0) Step<0>(a, b);
+      if (k % 2 != 0) Step<0>(a, b, next);
     }
   }
 
@@ -133,28 +146,33 @@ class Tile {
   }
   // One step of k: the kPart-th of those that the words at b hold.
   template <int kPart, typename W>
-  HWY_INLINE void Step(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b) {
-    V weights[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) weights[v] = Weights<kPart>(b, v);
+  HWY_INLINE void Step(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t next) {
+    V weights[kAll];
+#pragma GCC unroll 8
+    for (int v = 0; v < kAll; ++v) {
+      weights[v] = Weights<kPart>(b + v / kVectors * next, v % kVectors);
+    }
 #pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
       const V x = hn::Set(D(), a[row]);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc_[row][v] = hn::MulAdd(x, weights[v], acc_[row][v]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kAll; ++v) acc_[row][v] = hn::MulAdd(x, weights[v], acc_[row][v]);
     }
   }
 
   template <typename Function>
-  HWY_INLINE void Each(const Function& function) {
+  HWY_INLINE void Each(int64_t apart, const Function& function) {
 #pragma GCC unroll 32
     for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) function(acc_[row][v], row, v * kLanes);
+#pragma GCC unroll 8
+      for (int v = 0; v < kAll; ++v) {
+        function(acc_[row][v], row, v / kVectors * apart + v % kVectors * kLanes);
+      }
     }
   }
 
-  V acc_[kRows][kVectors];
+  static constexpr int kAll = kPanels * kVectors;
+  V acc_[kRows][kAll];
 };
 
 // Columns `first`.. of a panel.
@@ -163,13 +181,15 @@ HWY_INLINE const W* From(const W* b, int first) {
   return b + first * kStepsPerWord<W>;
 }
 
-template <int kRows, typename W>
-void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k, int leaves,
-                const float* HWY_RESTRICT bias, float* HWY_RESTRICT c, int64_t ldc, Ahead ahead) {
-  constexpr int kSpan = Tile<kRows>::kSpan;
-  const int64_t length = k / leaves;
+// `apart`: panels from the first to the second.
+template <int kRows, int kPanels, typename W>
+void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t apart, int64_t k,
+                int leaves, const TileOutput& to, Ahead ahead) {
+  constexpr int kSpan = Tile<kRows>::kSpan, kWidth = kPanels * kSpan;
+  const int64_t length = k / leaves, columns = apart * kPanel;
+  const int64_t next = columns * PanelDepth(kElementOf<W>, k);
   HWY_ALIGN float levels[kMaxLevels]
-                        [kRows * kSpan];  // finished subtrees, a binary counter of leaves
+                        [kRows * kWidth];  // finished subtrees, a binary counter of leaves
   for (int first = 0; first < kPanel; first += kSpan) {
     Ahead half =
         ahead;  // 64 of each 128 bytes are fetched in each pass; else the passes share them
@@ -177,18 +197,21 @@ void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t k,
     half.near += first * static_cast<int>(sizeof(float));
     Ahead& pass = Tile<kRows>::kVectors == 1 ? half : ahead;
     for (int leaf = 0; leaf < leaves; ++leaf) {
-      Tile<kRows> tile;
+      Tile<kRows, kPanels> tile;
       tile.Clear();
       tile.template Advance<true>(a + leaf * length * kRows,
-                                  From(b + leaf * length * kPanel, first), length, pass);
+                                  From(b + leaf * length * kPanel, first), next, length, pass);
       int level = 0;
-      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) tile.AddToLeft(levels[level++], kSpan);
+      for (int bits = leaf; (bits & 1) != 0; bits >>= 1) {
+        tile.AddToLeft(levels[level++], kWidth, kSpan);
+      }
       if (leaf + 1 < leaves) {
-        tile.Store(levels[level], kSpan);
+        tile.Store(levels[level], kWidth, kSpan);
         continue;
       }
-      if (bias != nullptr) tile.AddBias(bias + first);
-      tile.Store(c + first, ldc);
+      if (to.bias != nullptr) tile.AddBias(to.bias + first, columns);
+      if (to.addend != nullptr) tile.AddToLeft(to.addend + first, to.ld, columns);
+      tile.Store(to.out + first, to.ld, columns);
     }
   }
 }
@@ -232,26 +255,29 @@ HWY_INLINE void WithRows(int rows, const Call& call) {
 }
 
 template <typename W>
-void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
-                float* c, int64_t ldc, Ahead ahead) {
-  WithRows<kMaxLoneRows>(rows,
-                         [&](auto n) { OutputTile<n()>(a, b, k, leaves, bias, c, ldc, ahead); });
+void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const TileOutput& to,
+                Ahead ahead) {
+  WithRows<kMaxLoneRows>(rows, [&](auto n) { OutputTile<n(), 1>(a, b, 0, k, leaves, to, ahead); });
 }
 
 }  // namespace
 
 template <typename W>
-void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const float* bias,
-            float* c, int64_t ldc, int columns, Ahead ahead) {
-  if (columns == kPanel) {
-    OutputRows(rows, a, b, k, leaves, bias, c, ldc, ahead);
+void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const TileOutput& to,
+            Ahead ahead) {
+  if (to.columns == kPanel) {
+    OutputRows(rows, a, b, k, leaves, to, ahead);
     return;
   }
   HWY_ALIGN float whole[kMaxLoneRows * kPanel];
-  OutputRows(rows, a, b, k, leaves, bias, whole, kPanel, ahead);
-  for (int r = 0; r < rows; ++r) {
-    std::memcpy(c + r * ldc, whole + r * kPanel, static_cast<size_t>(columns) * sizeof(float));
-  }
+  OutputRows(rows, a, b, k, leaves, {.bias = to.bias, .out = whole, .ld = kPanel}, ahead);
+  internal::StoreColumns(whole, rows, to);
+}
+
+template <typename W>
+void Pair(int rows, const float* a, const W* b, int64_t apart, int64_t k, int leaves,
+          const TileOutput& to) {
+  WithRows<kPairRows>(rows, [&](auto n) { OutputTile<n(), 2>(a, b, apart, k, leaves, to, {}); });
 }
 
 template <typename W>
@@ -280,12 +306,13 @@ HWY_AFTER_NAMESPACE();
 namespace titan::kernels::internal {
 namespace {
 
-constexpr TileKernels kAvx2Kernels = {{6, 6, &N_AVX2::Output<float>, &N_AVX2::Chain<float>},
-                                      {5, 5, &N_AVX2::Output<BFloat16>, &N_AVX2::Chain<BFloat16>},
-                                      &N_AVX2::Accumulate};
+constexpr TileKernels kAvx2Kernels = {
+    {6, 6, 1, &N_AVX2::Output<float>, &N_AVX2::Pair<float>, &N_AVX2::Chain<float>},
+    {5, 5, 1, &N_AVX2::Output<BFloat16>, &N_AVX2::Pair<BFloat16>, &N_AVX2::Chain<BFloat16>},
+    &N_AVX2::Accumulate};
 constexpr TileKernels kAvx512Kernels = {
-    {14, 28, &N_AVX3::Output<float>, &N_AVX3::Chain<float>},
-    {13, 28, &N_AVX3::Output<BFloat16>, &N_AVX3::Chain<BFloat16>},
+    {14, 28, 3, &N_AVX3::Output<float>, &N_AVX3::Pair<float>, &N_AVX3::Chain<float>},
+    {13, 28, 3, &N_AVX3::Output<BFloat16>, &N_AVX3::Pair<BFloat16>, &N_AVX3::Chain<BFloat16>},
     &N_AVX3::Accumulate};
 
 constexpr int64_t kRoundedPart = 256;  // steps of k that are rounded on the stack before packing
@@ -307,6 +334,16 @@ struct Buffer {
 
 const TileKernels& CurrentTileKernels() {
   return CurrentIsa() == Isa::kAvx512 ? kAvx512Kernels : kAvx2Kernels;
+}
+
+void StoreColumns(const float* products, int rows, const TileOutput& to) {
+  for (int r = 0; r < rows; ++r) {
+    const float* in = products + r * kPanelColumns;
+    float* out = to.out + r * to.ld;
+    for (int j = 0; j < to.columns; ++j) {
+      out[j] = to.addend == nullptr ? in[j] : to.addend[r * to.ld + j] + in[j];
+    }
+  }
 }
 
 void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed, Inputs inputs) {

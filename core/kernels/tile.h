@@ -91,7 +91,8 @@ struct Ahead {
 
 // For tile t of `tiles` that are computed one after the other with the panel at `panel`: a lone
 // tile reads it from memory itself, and the hardware's own prefetching stops at each 4 KiB page;
-// several share the fetching of the panel after it. The distances are measured.
+// several share the fetching of the panel after it. Tiles of the fewest rows fetch by themselves
+// (FetchStream). The distances are measured.
 template <typename W>
 Ahead AheadOf(const W* panel, int64_t panel_elements, int64_t t, int64_t tiles) {
   constexpr int64_t kFar = 12288, kNear = 2048;
@@ -100,6 +101,32 @@ Ahead AheadOf(const W* panel, int64_t panel_elements, int64_t t, int64_t tiles) 
   const int64_t panel_bytes = panel_elements * static_cast<int64_t>(sizeof(W));
   return {bytes + panel_bytes + panel_bytes / tiles * t, bytes + kNear, Ahead::kStep / tiles};
 }
+
+// What a tile of few rows fetches with each 128 bytes of a panel, which it reads as fast as memory
+// gives it: two lines a little further on, beyond the end of the page and of the panel too, where
+// the next one lies. The distance is measured; faster than memory gives them a core drops fetches.
+inline void FetchStream(const void* at) {
+  constexpr int64_t kDistance = 2048;
+  const char* line = static_cast<const char*>(at) + kDistance;
+  _mm_prefetch(line, _MM_HINT_T1);
+  _mm_prefetch(line + Ahead::kStep / 2, _MM_HINT_T1);
+}
+
+// Where the products of a tile go: out[rows][columns] (stride ld) = addend + (product + bias).
+struct TileOutput {
+  const float* bias = nullptr;    // [32] or null
+  const float* addend = nullptr;  // as out, perhaps out itself, or null
+  float* out = nullptr;
+  int64_t ld = 0;
+  int columns = static_cast<int>(kPanelColumns);  // 1..32; nothing beyond is written
+
+  // That of the panel `apart` panels on.
+  TileOutput operator+(int64_t apart) const {
+    const int64_t at = apart * kPanelColumns;
+    return {bias == nullptr ? nullptr : bias + at, addend == nullptr ? nullptr : addend + at,
+            out + at, ld, columns};
+  }
+};
 
 // Products of packed rows of type A with a panel whose elements are of type W. For bfloat16 a chain
 // may be interrupted only at an even k, so a leaf has an even length where there are several.
@@ -111,10 +138,15 @@ struct WeightTile {
   // As many rows as a call's only tile may have: 28 with AVX-512, 16 columns at a time, so that the
   // matrix is read from memory while all its products are computed; max_rows with AVX2.
   int lone_rows;
-  // rows <= lone_rows. c[rows][columns] (stride ldc) = tree over leaves of the chains over a leaf's
-  // k, then + bias (32 floats or null). 1 <= columns <= 32; nothing beyond is written.
-  void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const float* bias,
-                 float* c, int64_t ldc, int columns, Ahead ahead);
+  // So few rows that memory alone decides how long they take.
+  int pair_rows;
+  // rows <= lone_rows. The tree over leaves of the chains over a leaf's k.
+  void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const TileOutput& to,
+                 Ahead ahead);
+  // The same of two panels, the second one `apart` panels after the first, rows <= pair_rows and
+  // columns = 32: memory is read faster in two streams than in one.
+  void (*pair)(int rows, const A* a, const W* b, int64_t apart, int64_t k, int leaves,
+               const TileOutput& to);
   // rows <= max_rows. c[rows][32] = the chain over k that starts at +0, or at c when `resume`.
   void (*chain)(int rows, const A* a, const W* b, int64_t k, bool resume, float* c, int64_t ldc);
 };
@@ -133,6 +165,9 @@ struct TileKernels {
 
 // Those of the instruction set in use.
 const TileKernels& CurrentTileKernels();
+
+// products[rows][32] (with the bias) where `to` wants them.
+void StoreColumns(const float* products, int rows, const TileOutput& to);
 
 // x[rows][k] (stride ldx) -> packed[k][rows], rounded with Inputs::kBf16.
 void PackRows(const float* x, int64_t ldx, int rows, int64_t k, float* packed,

@@ -102,6 +102,22 @@ TEST_P(LinearTest, EqualsTheReferenceForEveryNumberOfRows) {
   }
 }
 
+// Few rows take two panels at once, as far as there are full ones.
+TEST_P(LinearTest, EqualsTheReferenceForFewRowsOfManyPanels) {
+  for (int64_t m = 1; m <= 6; ++m) {
+    for (const int leaves : {1, 2, 4, 8}) {
+      const Problem p(m, 288 + m % 3 * 20, leaves * 17, 300 + static_cast<uint64_t>(m));
+      const std::vector<float> wanted = Reference(p, leaves, true);
+      for (const int threads : {1, 2, 3}) {
+        Pool pool(threads);
+        const std::vector<float> got = RunLinear(p, leaves, true, pool);
+        EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * p.n))
+            << "m " << m << " n " << p.n << " leaves " << leaves << " threads " << threads;
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, EqualsTheReferenceForOddSizesEveryLeafCountAndThreadCount) {
   TestRandom random(7);
   for (int round = 0; round < 48; ++round) {
@@ -213,14 +229,15 @@ TEST_P(LinearTest, MatricesThatShareTheirRowsEqualTheReferenceOfEach) {
   TestRandom random(31);
   for (int round = 0; round < 24; ++round) {
     const bool long_chains = round % 8 == 7;
-    const int64_t m = 1 + random.Below(long_chains ? 40 : 120);
+    const bool few_rows = round % 3 == 2;
+    const int64_t m = 1 + random.Below(few_rows ? 5 : long_chains ? 40 : 120);
     const int leaves = 1 << (round % 4);
     const int64_t k = leaves * (long_chains ? 2050 / leaves + 1 : 1 + random.Below(40));
     const std::vector<float> x = WideFloats(m * k, 900 + static_cast<uint64_t>(round));
     std::vector<Problem> problems;
     std::vector<std::vector<float>> outs, addends, wanted;
     for (int i = 0; i < 1 + round % 4; ++i) {
-      problems.emplace_back(m, 1 + random.Below(90), k,
+      problems.emplace_back(m, 1 + random.Below(few_rows ? 400 : 90), k,
                             910 + static_cast<uint64_t>(10 * round + i));
       const Problem& p = problems.back();
       outs.push_back(PoisonedFloats(m * p.ldo));

@@ -216,6 +216,15 @@ TEST_P(W16Test, LinearEqualsF32OnTheUpconvertedWeightsForEveryNumberOfRows) {
   }
 }
 
+TEST_P(W16Test, LinearEqualsF32ForFewRowsOfManyPanels) {
+  for (int64_t m = 1; m <= 6; ++m) {
+    for (const int leaves : {1, 2, 4, 8}) {
+      CheckLinear(m, 288 + m % 3 * 20, leaves == 1 ? 33 : leaves * 18, leaves, true,
+                  1 + static_cast<int>(m % 3), 300 + static_cast<uint64_t>(m));
+    }
+  }
+}
+
 TEST_P(W16Test, LinearEqualsF32ForOddSizesEveryLeafCountAndThreadCount) {
   TestRandom random(7);
   for (int round = 0; round < 64; ++round) {
