@@ -65,9 +65,12 @@ def section(area, runs):
     for r in newest["rows"]:
         cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio", "unit", "bound")]
         text.append("| " + " | ".join(cells + [verdict(r)]) + " |")
-    notes = [f"- `{r['id']}`: {r['note']}" for r in newest["rows"] if r.get("note")]
+    notes = {}
+    for r in newest["rows"]:
+        if r.get("note"):
+            notes.setdefault(r["note"], []).append(f"`{r['id']}`")
     if notes:
-        text += ["", "What is compared:", "", *notes]
+        text += ["", "What is compared:", "", *(f"- {', '.join(names)}: {note}" for note, names in notes.items())]
     barred = [r["id"] for r in newest["rows"] if r.get("bound")]
     if len(runs) > 1 and barred:
         shown = runs[-RUNS_SHOWN:]
