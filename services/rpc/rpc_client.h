@@ -203,6 +203,8 @@ class StreamHandle {
   StreamHandle() = default;
   explicit StreamHandle(std::shared_ptr<grpc::ClientContext> context)
       : context_(std::move(context)) {}
+  // Whether there is a call: not after RpcClient::CancelAll.
+  bool open() const { return context_ != nullptr; }
   void Cancel() {
     if (context_ != nullptr) context_->TryCancel();
   }

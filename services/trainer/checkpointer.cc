@@ -9,6 +9,45 @@
 #include "services/trainer/checkpoint.h"
 
 namespace titan::services {
+namespace {
+
+// The bytes of a snapshot until it is closed. The store's client may ask, on a thread of its own,
+// when the call it asks for has returned: the snapshot does not wait for that. Thread-safe.
+class Source {
+ public:
+  Source(std::unique_ptr<const trainer::TrainState::Snapshot> snapshot,
+         std::shared_ptr<const weightstore::Manifest> manifest)
+      : snapshot_(std::move(snapshot)),
+        manifest_(std::move(manifest)),
+        arrays_({Bytes(snapshot_->master()), Bytes(snapshot_->first_moment()),
+                 Bytes(snapshot_->second_moment())}),
+        bytes_(*manifest_, arrays_) {}
+
+  Hash128 Digest() const { return CheckpointDigest(*manifest_, arrays_); }
+  const kernels::AdamWPowers& powers() const { return snapshot_->powers(); }
+  StatusOr<std::string> Next() {
+    const std::lock_guard lock(mutex_);
+    if (snapshot_ == nullptr) return Cancelled("the checkpoint is not written any more");
+    return bytes_.Next();
+  }
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    snapshot_.reset();
+  }
+
+ private:
+  static const std::byte* Bytes(const float* array) {
+    return reinterpret_cast<const std::byte*>(array);
+  }
+
+  std::mutex mutex_;                                               // guards snapshot_ and bytes_
+  std::unique_ptr<const trainer::TrainState::Snapshot> snapshot_;  // null: closed
+  const std::shared_ptr<const weightstore::Manifest> manifest_;
+  const CheckpointArrays arrays_;
+  CheckpointBytes bytes_;
+};
+
+}  // namespace
 
 Checkpointer::Checkpointer(weightstore::CheckpointPort& store, const Clock& clock,
                            CheckpointerOptions options)
@@ -21,7 +60,7 @@ Checkpointer::Checkpointer(weightstore::CheckpointPort& store, const Clock& cloc
 Checkpointer::~Checkpointer() {
   {
     const std::lock_guard lock(mutex_);
-    *stopped_ = true;
+    stopped_ = true;
   }
   changed_.notify_all();
 }
@@ -43,15 +82,15 @@ void Checkpointer::Run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return *stopped_ || work_.has_value(); });
-      if (*stopped_) return;
+      changed_.wait(lock, [this] { return stopped_ || work_.has_value(); });
+      if (stopped_) return;
     }
     const Instant start = clock_.Now();
     CheckpointOutcome outcome;
     outcome.version = work_->version;
     outcome.status = Write(*work_);
     outcome.seconds = Seconds(clock_.Now() - start);
-    if (*stopped_) return;
+    if (stopped_) return;
     if (outcome.status.ok()) {
       TITAN_LOG(kInfo, "checkpoint_written", {"run", options_.run_id}, {"version", outcome.version},
                 {"seconds", outcome.seconds});
@@ -66,17 +105,8 @@ void Checkpointer::Run() {
   }
 }
 
-Status Checkpointer::Write(const Work& work) {
-  // What the store still asks for when this call has been given up.
-  struct Source {
-    std::shared_ptr<const trainer::TrainState::Snapshot> snapshot;
-    std::shared_ptr<const weightstore::Manifest> manifest;
-    CheckpointBytes bytes;
-  };
-  const trainer::TrainState::Snapshot& state = *work.snapshot;
-  const auto bytes = [](const float* array) { return reinterpret_cast<const std::byte*>(array); };
-  const CheckpointArrays arrays = {bytes(state.master()), bytes(state.first_moment()),
-                                   bytes(state.second_moment())};
+Status Checkpointer::Write(Work& work) {
+  const auto source = std::make_shared<Source>(std::move(work.snapshot), manifest_);
   weightstore::Checkpoint checkpoint;
   checkpoint.request_id =
       options_.run_id + "/" + std::to_string(options_.epoch) + "/" + std::to_string(work.version);
@@ -84,15 +114,13 @@ Status Checkpointer::Write(const Work& work) {
   checkpoint.epoch = options_.epoch;
   checkpoint.version = work.version;
   checkpoint.manifest = *manifest_;
-  checkpoint.facts = EncodeFacts({work.weights_digest, state.powers()});
-  checkpoint.digest = CheckpointDigest(*manifest_, arrays);
+  checkpoint.facts = EncodeFacts({work.weights_digest, source->powers()});
+  checkpoint.digest = source->Digest();
   checkpoint.needed_version = work.version - std::min(work.version, options_.max_age);
-  const auto source = std::make_shared<Source>(
-      Source{work.snapshot, manifest_, CheckpointBytes(*manifest_, arrays)});
-  return store_.PutCheckpoint(checkpoint, [source, stopped = stopped_]() -> StatusOr<std::string> {
-    if (*stopped) return Cancelled("the run ends");
-    return source->bytes.Next();
-  });
+  const Status written = store_.PutCheckpoint(
+      checkpoint, [source] { return source->Next(); }, [this] { return stopped_.load(); });
+  source->Close();
+  return written;
 }
 
 }  // namespace titan::services

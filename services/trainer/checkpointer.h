@@ -47,7 +47,8 @@ class Checkpointer {
  public:
   // store and clock must outlive it.
   Checkpointer(weightstore::CheckpointPort& store, const Clock& clock, CheckpointerOptions options);
-  // Breaks off what is being written; nothing stays of it.
+  // Breaks off what is being written, also when the store does not answer; nothing stays of it
+  // unless the store had all of it.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -60,19 +61,18 @@ class Checkpointer {
 
  private:
   struct Work {
-    std::shared_ptr<const trainer::TrainState::Snapshot> snapshot;
+    std::unique_ptr<const trainer::TrainState::Snapshot> snapshot;
     uint64_t version = 0;
     Hash128 weights_digest;
   };
   void Run();
-  Status Write(const Work& work);
+  Status Write(Work& work);  // drops its snapshot
 
   weightstore::CheckpointPort& store_;
   const Clock& clock_;
   const CheckpointerOptions options_;
   const std::shared_ptr<const weightstore::Manifest> manifest_;
-  // Shared with calls that were given up.
-  const std::shared_ptr<std::atomic<bool>> stopped_ = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<bool> stopped_ = false;
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::optional<Work> work_;  // waits or is being written

@@ -229,6 +229,9 @@ void TrainJob::SaveCheckpoint() {
   }
   TITAN_LOG(kError, "checkpoint_not_taken", {"run", options_.run_id}, {"version", version_},
             {"status", snapshot.status()});
+  if (options_.on_checkpoint) {
+    options_.on_checkpoint({.version = version_, .status = snapshot.status(), .seconds = 0});
+  }
 }
 
 StatusOr<std::string> TrainJob::Publish(uint64_t version, const std::string& plan_digest,

@@ -48,7 +48,7 @@ class TrainJob {
     config::v1::JobSpec spec;
     std::string incarnation;
     bool from_checkpoint = false;  // go on from the run's newest one, if there is any
-    // Of each checkpoint, on a thread of its own. May be empty.
+    // Of each checkpoint, on any thread. May be empty.
     std::function<void(const CheckpointOutcome&)> on_checkpoint;
   };
   // The weight store, by what the job wants of it.

@@ -52,7 +52,10 @@ TrainerService::TrainerService(const config::v1::TrainerConfig& config,
                                      "Checkpoints that could not be written; training went on")),
       engine_({.threads = 1, .max_queued = 16}) {}
 
-TrainerService::~TrainerService() { engine_.Stop(); }
+TrainerService::~TrainerService() {
+  engine_.Stop();
+  job_.reset();  // its checkpointer counts
+}
 
 void TrainerService::Count(const CheckpointOutcome& outcome) {
   if (!outcome.status.ok()) return checkpoint_failures_.Add();

@@ -20,6 +20,7 @@ constexpr std::chrono::milliseconds kStreamPoll{20};
 constexpr size_t kChunkBytes = 1u << 20;
 constexpr uint64_t kReadBytes = 2u << 20;
 constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 40;  // of a blob whose size is not known
+constexpr auto kNever = [] { return false; };
 
 }  // namespace
 
@@ -184,9 +185,16 @@ StatusOr<Response> GrpcLeader::CallStream(rpc::WriteStreamMethod<Async, Request,
           [promise, stub = stub_](StatusOr<Response> result) {
             promise->set_value(std::move(result));
           });
-  const auto give_up = std::chrono::steady_clock::now() + deadline + kGrace;
+  // The control strand may have ended, and then completes nothing.
+  if (!handle.open()) return Cancelled("shutting down");
+  auto give_up = std::chrono::steady_clock::now() + deadline + kGrace;
+  bool cancelled = false;
   while (future.wait_for(kStreamPoll) != std::future_status::ready) {
-    if (given_up()) handle.Cancel();
+    if (!cancelled && given_up()) {
+      cancelled = true;
+      handle.Cancel();
+      give_up = std::min(give_up, std::chrono::steady_clock::now() + kGrace);
+    }
     if (std::chrono::steady_clock::now() > give_up) {
       return DeadlineExceeded(
           "the weight store's answer was not delivered: is the process ending?");
@@ -208,7 +216,7 @@ StatusOr<Hash128> GrpcLeader::PutBundle(const std::string& bundle) {
     return request;
   };
   const auto response = CallStream<v1::PutBundleRequest, v1::PutBundleResponse>(
-      &Async::PutBundle, next, options_.long_deadline, [] { return false; });
+      &Async::PutBundle, next, options_.long_deadline, kNever);
   if (!response.ok()) return response.status();
   return DigestFromProto("digest", response->digest());
 }
@@ -216,7 +224,8 @@ StatusOr<Hash128> GrpcLeader::PutBundle(const std::string& bundle) {
 template <typename Request, typename Response, typename Header>
 StatusOr<Response> GrpcLeader::SendParts(rpc::WriteStreamMethod<Async, Request, Response> method,
                                          const Header& header,
-                                         std::function<StatusOr<std::string>()> next) {
+                                         std::function<StatusOr<std::string>()> next,
+                                         const std::function<bool()>& given_up) {
   struct State {
     bool began = false;
     std::atomic<bool> failed = false;
@@ -240,7 +249,7 @@ StatusOr<Response> GrpcLeader::SendParts(rpc::WriteStreamMethod<Async, Request, 
     return message;
   };
   auto response = CallStream<Request, Response>(method, next_message, kStreamDeadline,
-                                                [state] { return state->failed.load(); });
+                                                [&] { return state->failed.load() || given_up(); });
   if (state->failed) return state->failure;
   return response;
 }
@@ -248,11 +257,12 @@ StatusOr<Response> GrpcLeader::SendParts(rpc::WriteStreamMethod<Async, Request, 
 StatusOr<v1::ImportModelResponse> GrpcLeader::Import(const v1::ImportModelHeader& header,
                                                      std::function<StatusOr<std::string>()> next) {
   return SendParts<v1::ImportModelRequest, v1::ImportModelResponse>(&Async::ImportModel, header,
-                                                                    std::move(next));
+                                                                    std::move(next), kNever);
 }
 
 Status GrpcLeader::PutCheckpoint(const Checkpoint& checkpoint,
-                                 std::function<StatusOr<std::string>()> next) {
+                                 std::function<StatusOr<std::string>()> next,
+                                 const std::function<bool()>& given_up) {
   v1::PutCheckpointHeader header;
   header.set_request_id(checkpoint.request_id);
   header.set_run_id(checkpoint.run_id);
@@ -266,8 +276,8 @@ Status GrpcLeader::PutCheckpoint(const Checkpoint& checkpoint,
   auto all = [facts = std::move(facts), next = std::move(next)]() mutable {
     return facts.empty() ? next() : StatusOr<std::string>(std::exchange(facts, {}));
   };
-  return SendParts<v1::PutCheckpointRequest, v1::PutCheckpointResponse>(&Async::PutCheckpoint,
-                                                                        header, std::move(all))
+  return SendParts<v1::PutCheckpointRequest, v1::PutCheckpointResponse>(
+             &Async::PutCheckpoint, header, std::move(all), given_up)
       .status();
 }
 

@@ -55,8 +55,8 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
   StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) override;
   StatusOr<std::string> ReadBlob(const Hash128& digest, std::optional<uint64_t> num_bytes) override;
   StatusOr<Hash128> PutBundle(const std::string& bundle) override;
-  Status PutCheckpoint(const Checkpoint& checkpoint,
-                       std::function<StatusOr<std::string>()> next) override;
+  Status PutCheckpoint(const Checkpoint& checkpoint, std::function<StatusOr<std::string>()> next,
+                       const std::function<bool()>& given_up) override;
   StatusOr<StoredModel> FindCheckpoint(const std::string& run_id) override;
   // Sends a model: `next` gives its bytes (bundle, then tensors) in parts of at most 1 MiB, nothing
   // at the end; its failure ends the import, of which nothing stays, and is returned. `next` runs
@@ -80,7 +80,8 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
   // A header, then what `next` gives.
   template <typename Request, typename Response, typename Header>
   StatusOr<Response> SendParts(rpc::WriteStreamMethod<Async, Request, Response> method,
-                               const Header& header, std::function<StatusOr<std::string>()> next);
+                               const Header& header, std::function<StatusOr<std::string>()> next,
+                               const std::function<bool()>& given_up);
   template <typename Request, typename Response>
   StatusOr<Response> Call(rpc::UnaryMethod<Async, Request, Response> method, Request request,
                           std::chrono::milliseconds deadline);

@@ -23,11 +23,12 @@ titan_test(perturbed_kernel_parity_test LABEL parity
 # Its objects come before the library of the product, whose members are then not taken.
 target_sources(perturbed_kernel_parity_test PRIVATE $<TARGET_OBJECTS:titan_core_kernels_perturbed>)
 titan_test(train_job_test LABEL unit TIMEOUT 60
-  SOURCES unit/services/trainer/train_job_test.cc support/small_model.cc
-  USES services/trainer services/rpc trainer weightstore/client core/model core/kernels core/formats core/runtime
+  SOURCES unit/services/trainer/train_job_test.cc unit/services/trainer/checkpointer_test.cc
+    unit/services/trainer/checkpoint_test.cc support/small_model.cc
+  USES services/trainer services/rpc services/models trainer weightstore/client core/model core/kernels core/formats core/runtime
        core/text core/base LIBS nlohmann_json::nlohmann_json)
 titan_test(trainer_checkpoint_test LABEL integration TIMEOUT 120
-  SOURCES integration/trainer_checkpoint_test.cc unit/services/trainer/checkpoint_test.cc support/small_model.cc
+  SOURCES integration/trainer_checkpoint_test.cc support/small_model.cc
   USES services/trainer services/rpc services/models trainer weightstore/client core/model core/kernels core/formats
        core/runtime core/text core/base
   LIBS nlohmann_json::nlohmann_json DEPENDS titan-weightstore titan-trainer)

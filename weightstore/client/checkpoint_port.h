@@ -36,12 +36,15 @@ class CheckpointPort {
   virtual ~CheckpointPort() = default;
 
   // `next` gives the bytes of the tensors in the manifest's order, in parts of 1 byte to 1 MiB,
-  // nothing at the end; it may be called by another thread. Returns when the checkpoint is durable,
-  // OK also for one that was there. ResourceExhausted, with the numbers: the disk; Aborted: the
-  // epoch is superseded; FailedPrecondition: the run has another state at that version, or nothing
-  // is kept on disk; DataLoss: other bytes arrived; the failure of `next`.
+  // nothing at the end; it is called by another thread, perhaps still when this call has returned.
+  // `given_up` is asked every few milliseconds on the calling thread: once it is true the call is
+  // broken off (Cancelled) whether the store answers or not. Returns when the checkpoint is
+  // durable, OK also for one that was there. ResourceExhausted, with the numbers: the disk;
+  // Aborted: the epoch is superseded; FailedPrecondition: the run has another state at that version
+  // or has ended, or nothing is kept on disk; DataLoss: other bytes arrived; the failure of `next`.
   virtual Status PutCheckpoint(const Checkpoint& checkpoint,
-                               std::function<StatusOr<std::string>()> next) = 0;
+                               std::function<StatusOr<std::string>()> next,
+                               const std::function<bool()>& given_up) = 0;
   // The newest one of the run. NotFound.
   virtual StatusOr<StoredModel> FindCheckpoint(const std::string& run_id) = 0;
 };

@@ -61,8 +61,8 @@ class NoModels final : public weightstore::ModelPort {
 
 class NoCheckpoints final : public weightstore::CheckpointPort {
  public:
-  Status PutCheckpoint(const weightstore::Checkpoint&,
-                       std::function<StatusOr<std::string>()>) override {
+  Status PutCheckpoint(const weightstore::Checkpoint&, std::function<StatusOr<std::string>()>,
+                       const std::function<bool()>&) override {
     return Called();
   }
   StatusOr<weightstore::StoredModel> FindCheckpoint(const std::string&) override {
