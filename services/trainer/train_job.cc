@@ -141,7 +141,7 @@ Status TrainJob::Load() {
   weightstore::PublisherOptions publisher;
   publisher.socket_path = options_.config.weightstore_socket();
   publisher.run_id = options_.run_id;
-  publisher.request_id = options_.incarnation + "/" + options_.run_id;
+  publisher.request_id = options_.request_id;
   publisher.manifest = ManifestOf(decoder_->table(), decoder_->config());
   TITAN_ASSIGN_OR_RETURN(publisher.manifest.contract_forward,
                          RunForwardDigest(pool_, decoder_->config(), decoder_->mode()));
@@ -168,19 +168,22 @@ Status TrainJob::Load() {
         options.manifest.bundle = ToHex(bundle);
         return weightstore::Publisher::Register(store_.leader, std::move(options));
       });
-  const StatusOr<std::optional<weightstore::StoredModel>> checkpoint =
-      options_.from_checkpoint ? FindCheckpoint(checkpoints.manifest)
-                               : std::optional<weightstore::StoredModel>();
-  const bool restored = checkpoint.ok() && checkpoint->has_value();
-  Status loaded = checkpoint.status();
-  if (restored) {
-    loaded = Restore(**checkpoint);
-  } else if (loaded.ok()) {
-    loaded = model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master());
+  std::optional<weightstore::StoredModel> checkpoint;
+  if (options_.from_checkpoint) {
+    // First: who trained the run before is fenced then, and neither adds nor releases checkpoints.
+    TITAN_ASSIGN_OR_RETURN(publisher_, registered.get());
+    TITAN_ASSIGN_OR_RETURN(checkpoint, FindCheckpoint(checkpoints.manifest));
   }
-  StatusOr<std::unique_ptr<weightstore::Publisher>> taken_over = registered.get();
-  TITAN_RETURN_IF_ERROR(loaded);
-  TITAN_ASSIGN_OR_RETURN(publisher_, std::move(taken_over));
+  const bool restored = checkpoint.has_value();
+  if (restored) {
+    TITAN_RETURN_IF_ERROR(Restore(*checkpoint));
+  } else {
+    TITAN_RETURN_IF_ERROR(
+        model::LoadWeights(pool_, *source, decoder_->master_table(), run_->master()));
+  }
+  if (publisher_ == nullptr) {
+    TITAN_ASSIGN_OR_RETURN(publisher_, registered.get());
+  }
   const std::string recorded = digest_;
   TITAN_ASSIGN_OR_RETURN(digest_, Publish(version_, "", version_ == 0 ? 0 : version_ - 1));
   if (restored && digest_ != recorded) {
@@ -255,7 +258,8 @@ StatusOr<std::string> TrainJob::Publish(uint64_t version, const std::string& pla
 StatusOr<v1::TrainStepResponse> TrainJob::TrainStep(const v1::StepHeader& header,
                                                     const std::vector<TrainingSample>& samples) {
   if (!broken_.ok()) {
-    return FailedPrecondition("the run broke in an earlier step: " + MessageOf(broken_));
+    return FailedPrecondition("the run broke in an earlier step: " + MessageOf(broken_) +
+                              "; StartRun with from_checkpoint begins it anew");
   }
   if (last_response_ && header.step() + 1 == version_ && header.plan_digest() == last_plan_) {
     return *last_response_;

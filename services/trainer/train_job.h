@@ -46,7 +46,7 @@ class TrainJob {
     config::v1::TrainerConfig config;
     std::string run_id;
     config::v1::JobSpec spec;
-    std::string incarnation;
+    std::string request_id;        // of this start, unique
     bool from_checkpoint = false;  // go on from the run's newest one, if there is any
     // Of each checkpoint, on any thread. May be empty.
     std::function<void(const CheckpointOutcome&)> on_checkpoint;
@@ -70,6 +70,7 @@ class TrainJob {
   const std::string& run_id() const { return options_.run_id; }
   uint64_t version() const { return version_; }          // the newest
   const std::string& digest() const { return digest_; }  // of it
+  bool broken() const { return !broken_.ok(); }          // no step can follow
   int64_t num_parameters() const { return decoder_->table().num_elements(); }
 
   // One step. A repeated call for the newest version with the same plan answers the same.

@@ -121,12 +121,15 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
     co_return FailedPrecondition("run " + request.run_id() + " was ended");
   }
   const Instant start = context_.clock.Now();
-  if (job_ == nullptr || job_->run_id() != request.run_id()) {
+  // A broken one is begun anew from its checkpoint.
+  if (job_ == nullptr || job_->run_id() != request.run_id() ||
+      (request.from_checkpoint() && job_->broken())) {
     TrainJob::Options options;
     options.config = config_;
     options.run_id = request.run_id();
     options.spec = request.spec();
-    options.incarnation = context_.incarnation;
+    options.request_id =
+        context_.incarnation + "/" + request.run_id() + "/" + std::to_string(++starts_);
     options.from_checkpoint = request.from_checkpoint();
     options.on_checkpoint = [this](const CheckpointOutcome& outcome) { Count(outcome); };
     co_await DropJob();

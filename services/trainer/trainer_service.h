@@ -69,6 +69,7 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
       job_;  // touched on the engine thread while busy_, else on the control strand
   bool busy_ = false;
   bool stopping_ = false;
+  uint64_t starts_ = 0;               // of runs, so far
   std::set<std::string> ended_runs_;  // ids are never used again
   uint64_t epoch_ = 0;
   std::unique_ptr<rpc::WorkerAgent> agent_;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Goal: a job whose training does not fit into memory is refused before anything is allocated, read
-// or registered, with the numbers and what to change. Method: TrainJob with a store that nobody may
-// call.
+// or registered, with the numbers and what to change; a run is taken over before its checkpoint is
+// looked for. Method: TrainJob with a store that nobody may call, or that refuses.
 #include "services/trainer/train_job.h"
 
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
 
 #include "core/base/status.h"
 #include "core/runtime/machine.h"
@@ -16,7 +19,7 @@ namespace titan::services {
 namespace {
 
 // Every call is a mistake.
-class NoLeader final : public weightstore::LeaderPort {
+class NoLeader : public weightstore::LeaderPort {
  public:
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
                                                       const weightstore::Manifest&,
@@ -44,7 +47,7 @@ class NoLeader final : public weightstore::LeaderPort {
   static Status Called() { return Internal("the store was called"); }
 };
 
-class NoModels final : public weightstore::ModelPort {
+class NoModels : public weightstore::ModelPort {
  public:
   StatusOr<weightstore::StoredModel> FindModel(const std::string&) override { return Called(); }
   StatusOr<weightstore::StoredModel> FindVersion(const std::string&, uint64_t) override {
@@ -73,8 +76,9 @@ class NoCheckpoints final : public weightstore::CheckpointPort {
   static Status Called() { return Internal("the checkpoints were called"); }
 };
 
-// Starts a job on a model with so wide a feed-forward, with packs of so many rows.
-Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
+// A job on a model in the folder with so wide a feed-forward, with packs of so many rows.
+StatusOr<TrainJob::Options> Job(const TempFolder& folder, int32_t intermediate_size,
+                                uint32_t max_pack_tokens) {
   test::SmallModelOptions model;
   model.hidden_size = 16;
   model.intermediate_size = intermediate_size;
@@ -82,7 +86,6 @@ Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
   model.num_heads = 1;
   model.num_kv_heads = 1;
   model.head_dim = 16;
-  const TempFolder folder;
   TITAN_RETURN_IF_ERROR(test::MakeSmallModel(folder.path("model"), 5, model));
   TrainJob::Options options;
   options.run_id = "run";
@@ -95,6 +98,13 @@ Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
   options.spec.mutable_training()->set_shards(1);
   options.config.set_recompute("none");
   options.config.set_max_pack_tokens(max_pack_tokens);
+  return options;
+}
+
+Status Start(int32_t intermediate_size, uint32_t max_pack_tokens) {
+  const TempFolder folder;
+  TITAN_ASSIGN_OR_RETURN(const TrainJob::Options options,
+                         Job(folder, intermediate_size, max_pack_tokens));
   NoLeader leader;
   NoModels models;
   NoCheckpoints checkpoints;
@@ -117,6 +127,37 @@ TEST(TrainJobTest, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
       << refused;
   // What fits goes on to the store.
   EXPECT_EQ(MessageOf(Start(64, 2048)), "the models were called");
+}
+
+// Somebody else has the run.
+class TakenLeader final : public NoLeader {
+ public:
+  StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
+                                                      const weightstore::Manifest&,
+                                                      uint32_t) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return Aborted("taken");
+  }
+};
+class Bundles final : public NoModels {
+ public:
+  StatusOr<Hash128> PutBundle(const std::string&) override { return Hash128{1, 2}; }
+};
+
+TEST(TrainJobTest, ARunIsTakenOverBeforeItsCheckpointIsLookedFor) {
+  const TempFolder folder;
+  auto options = Job(folder, 64, 2048);
+  ASSERT_TRUE(options.ok()) << options.status();
+  options->from_checkpoint = true;
+  options->config.set_weightstore_socket(folder.path("ws.sock"));
+  TakenLeader leader;
+  Bundles models;
+  NoCheckpoints checkpoints;
+  kernels::Pool pool(1);
+  const SystemClock clock;
+  const Status refused =
+      TrainJob::Start({leader, models, checkpoints}, pool, clock, *options).status();
+  EXPECT_EQ(MessageOf(refused), "taken") << "its checkpoints may still come and go";
 }
 
 }  // namespace
