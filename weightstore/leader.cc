@@ -482,6 +482,11 @@ Status Leader::CheckTrainer(const std::string& run_id, uint64_t epoch) {
   return state_.CheckTrainer(run_id, epoch);
 }
 
+bool Leader::GoesOn(const std::string& run_id) {
+  std::lock_guard lock(mutex_);
+  return state_.GoesOn(run_id);
+}
+
 StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_id) {
   Newest newest;
   HostPort* host;

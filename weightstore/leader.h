@@ -122,6 +122,7 @@ class Leader final : public LeaderPort, public HostEvents {
                                              uint64_t from_version, size_t max_versions);
   // StoreState::CheckTrainer.
   Status CheckTrainer(const std::string& run_id, uint64_t epoch);
+  bool GoesOn(const std::string& run_id);  // StoreState::GoesOn
   // The newest version of a run that a host has; its bytes may change once it is retired. Codes of
   // HostPort::ViewSlot.
   struct Newest {

@@ -131,6 +131,12 @@ Status Library::PublishPinned(BlobFiles::Writer& writer, const Hash128& digest) 
   return OkStatus();
 }
 
+void Library::Arrived(Import* import, uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  import->reserved_ -= bytes;
+  importing_bytes_ -= bytes;
+}
+
 void Library::Unpin(const std::vector<Hash128>& digests, uint64_t reserved) {
   const std::lock_guard lock(mutex_);
   for (const Hash128& digest : digests) {
@@ -201,6 +207,7 @@ Status Library::Import::EndPart() {
   TITAN_ASSIGN_OR_RETURN(const Hash128 digest, writer_->Seal(visit));
   TITAN_RETURN_IF_ERROR(library_.PublishPinned(*writer_, digest));
   writer_.reset();
+  library_.Arrived(this, PartBytes());
   pinned_.push_back(digest);
   if (part_ == 0) {
     model_.bundle = ToHex(digest);
@@ -285,7 +292,8 @@ Status Library::Reserve(const std::string& run_id, const Manifest& manifest) {
   uint64_t bytes = 0;
   for (const TensorEntry& tensor : manifest.tensors) bytes += tensor.num_bytes;
   const std::lock_guard lock(mutex_);
-  reserved_.erase(run_id);
+  const auto known = reserved_.find(run_id);
+  if (known != reserved_.end() && known->second >= bytes) return OkStatus();  // promised
   TITAN_RETURN_IF_ERROR(RoomFor(bytes, "keeping the last version of run " + run_id));
   reserved_[run_id] = bytes;
   return OkStatus();

@@ -162,6 +162,8 @@ class Library {
   // Names a sealed blob; it stays until Unpin even if no record names it.
   Status PublishPinned(BlobFiles::Writer& writer, const Hash128& digest);
   void Unpin(const std::vector<Hash128>& digests, uint64_t reserved);
+  // So much of what it announced is on disk, and counts as used from here on.
+  void Arrived(Import* import, uint64_t bytes);
 
   storage::KeyValueStore& records_;
   const LibraryOptions options_;
@@ -172,7 +174,7 @@ class Library {
   std::map<std::pair<std::string, uint64_t>, StoredModel> checkpoints_;  // by run and version
   std::map<std::string, int> pins_;              // blobs in use without a record, by hex digest
   std::map<std::string, uint64_t> reserved_;     // by run
-  uint64_t importing_bytes_ = 0;                 // announced by imports under way
+  uint64_t importing_bytes_ = 0;                 // announced by imports, not on disk yet
   std::set<std::string> keeping_;                // runs
   std::map<std::string, std::string> not_kept_;  // reason by run
 };

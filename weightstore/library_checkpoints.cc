@@ -27,7 +27,9 @@ StatusOr<std::unique_ptr<Library::Import>> Library::BeginCheckpoint(const std::s
                                                                     const Hash128& digest) {
   TITAN_RETURN_IF_ERROR(CheckRunId(run_id));
   if (options_.disk_limit_bytes == uint64_t{0}) {
-    return FailedPrecondition("the weight store keeps nothing on disk: its disk_limit_bytes is 0");
+    return FailedPrecondition(
+        "the weight store keeps nothing on disk: its disk_limit_bytes is 0; raise it, or leave out "
+        "training.checkpoint_every_steps");
   }
   TITAN_ASSIGN_OR_RETURN(std::unique_ptr<Import> import,
                          Begin(std::move(manifest), facts_bytes, digest, Named(run_id, version)));

@@ -140,6 +140,8 @@ class StoreState {
 
   // Whether this is the run's trainer. Codes of BeginVersion.
   Status CheckTrainer(const std::string& run_id, uint64_t epoch) const;
+  // It is known and has not ended.
+  bool GoesOn(const std::string& run_id) const;
 
   // --- versions
   struct BeginOutcome {

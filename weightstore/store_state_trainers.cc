@@ -157,6 +157,11 @@ Status StoreState::CheckTrainer(const std::string& run_id, uint64_t epoch) const
   return CheckEpoch(run_id, *run, epoch);
 }
 
+bool StoreState::GoesOn(const std::string& run_id) const {
+  const auto run = runs_.find(run_id);
+  return run != runs_.end() && !run->second.record.ended;
+}
+
 StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
   TITAN_RETURN_IF_ERROR(CheckTrainer(run_id, epoch));
   TITAN_RETURN_IF_ERROR(runs_.at(run_id).slots_failed);

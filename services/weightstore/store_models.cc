@@ -27,7 +27,7 @@ template <typename Request, typename Header>
 asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcService::Receive(
     std::shared_ptr<rpc::RequestStream<Request>> in,
     std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
-    std::shared_ptr<Header> header) {
+    std::function<Status(const Header&)> before_finish, std::shared_ptr<Header> header) {
   StatusOr<std::optional<Request>> first = co_await in->Next();
   if (!first.ok()) co_return first.status();
   if (!first->has_value() || !(*first)->has_header()) {
@@ -53,9 +53,11 @@ asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcServi
     const std::function<Status()> append = [import, chunk] { return (*import)->Append(*chunk); };
     status = co_await blocking_.Run(append);
   }
-  const std::function<StatusOr<Received>()> finish = [import, status]() -> StatusOr<Received> {
+  const std::function<StatusOr<Received>()> finish = [import, status, before_finish,
+                                                      header]() -> StatusOr<Received> {
     const Import ends_here = std::move(*import);  // files are removed on this thread
     TITAN_RETURN_IF_ERROR(status);
+    TITAN_RETURN_IF_ERROR(before_finish(*header));
     Received received;
     TITAN_ASSIGN_OR_RETURN(received.stored, ends_here->Finish(&received.existed));
     return received;
@@ -74,8 +76,9 @@ asio::awaitable<StatusOr<v1::ImportModelResponse>> WeightStoreGrpcService::DoImp
     TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header.manifest()));
     return library_.BeginImport(header.name(), std::move(manifest), header.bundle_bytes(), digest);
   };
+  const std::function<Status(const Header&)> always = [](const Header&) { return OkStatus(); };
   const auto header = std::make_shared<Header>();
-  TITAN_CO_ASSIGN_OR_RETURN(const Received received, co_await Receive(in, begin, header));
+  TITAN_CO_ASSIGN_OR_RETURN(const Received received, co_await Receive(in, begin, always, header));
   TITAN_LOG(kInfo, "model_imported", {"id", received.stored.id}, {"name", header->name()},
             {"bytes", received.stored.num_bytes()}, {"existed", received.existed});
   v1::ImportModelResponse response;
@@ -88,18 +91,30 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
     std::shared_ptr<rpc::RequestStream<v1::PutCheckpointRequest>> in) {
   using Header = v1::PutCheckpointHeader;
   using Import = std::unique_ptr<Library::Import>;
+  const std::function<Status(const Header&)> is_trainer = [this](const Header& header) {
+    return leader_.CheckTrainer(header.run_id(), header.epoch());
+  };
   const std::function<StatusOr<Import>(const Header&)> begin =
-      [this](const Header& header) -> StatusOr<Import> {
-    TITAN_RETURN_IF_ERROR(leader_.CheckTrainer(header.run_id(), header.epoch()));
+      [this, is_trainer](const Header& header) -> StatusOr<Import> {
+    TITAN_RETURN_IF_ERROR(is_trainer(header));
     TITAN_ASSIGN_OR_RETURN(const Hash128 digest, DigestFromProto("header.digest", header.digest()));
     TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header.manifest()));
     return library_.BeginCheckpoint(header.run_id(), header.version(), std::move(manifest),
                                     header.facts_bytes(), digest);
   };
   const auto header = std::make_shared<Header>();
-  TITAN_CO_ASSIGN_OR_RETURN(const Received received, co_await Receive(in, begin, header));
-  const std::function<StatusOr<uint64_t>()> release = [this, header] {
-    return library_.ReleaseCheckpoints(header->run_id(), header->needed_version());
+  TITAN_CO_ASSIGN_OR_RETURN(const Received received,
+                            co_await Receive(in, begin, is_trainer, header));
+  const std::function<StatusOr<uint64_t>()> release = [this, header,
+                                                       is_trainer]() -> StatusOr<uint64_t> {
+    const std::string& run_id = header->run_id();
+    // Its end may have come, and dropped what was recorded, just before this one was.
+    if (!leader_.GoesOn(run_id)) (void)library_.DropCheckpoints(run_id);
+    TITAN_RETURN_IF_ERROR(is_trainer(*header));
+    StatusOr<uint64_t> freed = library_.ReleaseCheckpoints(run_id, header->needed_version());
+    if (freed.ok()) return freed;
+    TITAN_LOG(kWarning, "checkpoints_not_released", {"run_id", run_id}, {"status", freed.status()});
+    return uint64_t{0};  // the new one is durable all the same
   };
   TITAN_CO_ASSIGN_OR_RETURN(const uint64_t freed_bytes, co_await blocking_.Run(release));
   TITAN_LOG(kInfo, "checkpoint_stored", {"run_id", header->run_id()},

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -79,6 +81,16 @@ class WeightStoreDaemon final : public rpc::DaemonService {
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
     daemon->host_ = std::make_unique<Host>(std::move(host), *daemon->leader_);
     daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes);
+    // A process that died while it ended a run left its checkpoints.
+    std::set<std::string> runs;
+    for (const StoredModel& checkpoint : daemon->library_->ListCheckpoints()) {
+      runs.insert(checkpoint.run_id);
+    }
+    for (const std::string& run : runs) {
+      if (daemon->leader_->GoesOn(run)) continue;
+      TITAN_ASSIGN_OR_RETURN(const uint64_t freed, daemon->library_->DropCheckpoints(run));
+      TITAN_LOG(kInfo, "checkpoints_dropped", {"run_id", run}, {"freed_bytes", freed});
+    }
     TITAN_ASSIGN_OR_RETURN(daemon->socket_,
                            SocketServer::Start(settings::SocketPathOf(config), *daemon->host_));
     daemon->service_ = std::make_unique<WeightStoreGrpcService>(

@@ -81,7 +81,7 @@ StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
   const StatusOr<Registration> registered =
       leader_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age());
   if (!registered.ok()) {
-    library_.Unreserve(message.run_id());
+    if (!leader_.GoesOn(message.run_id())) library_.Unreserve(message.run_id());
     return registered.status();
   }
   const Registration registration = *registered;

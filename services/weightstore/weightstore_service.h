@@ -147,7 +147,7 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
   rpc::asio::awaitable<StatusOr<Received>> Receive(
       std::shared_ptr<rpc::RequestStream<Request>> in,
       std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
-      std::shared_ptr<Header> header);
+      std::function<Status(const Header&)> before_finish, std::shared_ptr<Header> header);
   // Keeps the newest version of a run that ends. Unavailable: another call is at it.
   Status KeepNewest(const std::string& run_id);
   // Runs Handle(request) on the blocking pool and carries its reason over.

@@ -63,8 +63,8 @@ class WeightStoreProcess {
   // Returns once it serves; false: it ended instead, see exit_code and log.
   bool Start() {
     std::ofstream(folder_ + "/config.json")
-        << R"({"daemon": {"data_folder": ")" << data_folder()
-        << R"("}, "memory_limit_bytes": 67108864)" << more_config << "}";
+        << R"({"daemon": {"data_folder": ")" << data_folder() << '"' << more_daemon_config
+        << R"(}, "memory_limit_bytes": 67108864)" << more_config << "}";
     std::filesystem::remove(runtime::EndpointPath(data_folder(), "weightstore"));
     process_.emplace(
         std::vector<std::string>{std::string(TITAN_BINARY_DIR) + "/bin/titan-weightstore",
@@ -101,8 +101,9 @@ class WeightStoreProcess {
     return text.str();
   }
 
-  // Of the next Start: members of the configuration after a comma, and what runs in the child.
-  std::string more_config;
+  // Of the next Start: members of the configuration and of its `daemon`, each after a comma, and
+  // what runs in the child.
+  std::string more_config, more_daemon_config;
   std::function<void()> before_exec;
 
  private:

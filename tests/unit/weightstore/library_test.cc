@@ -408,6 +408,38 @@ TEST_F(LibraryTest, ARepeatedCheckpointIsTheSameOrRefused) {
   EXPECT_EQ(library_->FindCheckpoint("run")->version, 4u) << "the one before stays";
 }
 
+TEST_F(LibraryTest, WhatHasArrivedOfACheckpointIsNotCountedTwice) {
+  const uint64_t bytes = SmallManifest().slot_bytes, facts = sizeof(kBundle) - 1;
+  Open(2 * bytes + facts);
+  ASSERT_TRUE(library_->Reserve("run", SmallManifest()).ok());
+  const auto slot = Slot(1);
+  const std::string stream = Stream(slot);
+  auto import = library_->BeginCheckpoint("run", 1, SmallManifest(), facts, DigestOf(slot));
+  ASSERT_TRUE(import.ok()) << import.status();
+  uint64_t at = 0;
+  for (const uint64_t part : {facts, SmallManifest().tensors[0].num_bytes}) {
+    ASSERT_TRUE((*import)->Append(std::string_view(stream).substr(at, part)).ok());
+    at += part;
+    const auto disk = library_->Disk();
+    ASSERT_TRUE(disk.ok()) << disk.status();
+    EXPECT_EQ(disk->used_bytes, at);
+    EXPECT_EQ(disk->reserved_bytes, 2 * bytes + facts - at);
+  }
+  // The room of a run that has it is not asked for again, whatever is on its way.
+  EXPECT_TRUE(library_->Reserve("run", SmallManifest()).ok());
+  EXPECT_EQ(library_->Reserve("other", SmallManifest()).code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(LibraryTest, GarbageCollectionLeavesCheckpointsAlone) {
+  ASSERT_TRUE(Save("run", 4, 7).ok());
+  ASSERT_TRUE(Keep("old", 1, 7).ok());
+  EXPECT_EQ(library_->CollectVersions(0, /*dry_run=*/true)->freed_bytes, 0u) << "they share blobs";
+  EXPECT_EQ(library_->CollectVersions(0, /*dry_run=*/false)->freed_bytes, 0u);
+  const auto found = library_->FindCheckpoint("run");
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(Read(found->blobs[0], found->manifest->tensors[0].num_bytes).ok());
+}
+
 TEST_F(LibraryTest, AnUnfinishedCheckpointLeavesNothing) {
   const auto slot = Slot(1);
   const std::string bytes = Stream(slot);
