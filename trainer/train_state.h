@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "core/base/status.h"

@@ -27,8 +27,8 @@ titan_test(train_job_test LABEL unit TIMEOUT 60
     unit/services/trainer/checkpoint_test.cc support/small_model.cc
   USES services/trainer services/rpc services/models trainer weightstore/client core/model core/kernels core/formats core/runtime
        core/text core/base LIBS nlohmann_json::nlohmann_json)
-titan_test(trainer_checkpoint_test LABEL integration TIMEOUT 120
+titan_test(trainer_checkpoint_test LABEL integration TIMEOUT 240
   SOURCES integration/trainer_checkpoint_test.cc support/small_model.cc
-  USES services/trainer services/rpc services/models trainer weightstore/client core/model core/kernels core/formats
+  USES services/trainer services/rpc services/models services/weightstore_client trainer weightstore/client core/model core/kernels core/formats
        core/runtime core/text core/base
   LIBS nlohmann_json::nlohmann_json DEPENDS titan-weightstore titan-trainer)
