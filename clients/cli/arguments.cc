@@ -224,10 +224,11 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
   weights->require_subcommand(1);
   weights->footer("Examples:\n  titanctl weights ls\n  titanctl weights verify job-1@3");
   CLI::App* ls = builder->Command(weights, "ls", "weights ls",
-                                  "List versions and who holds them, stored models, and the disk",
+                                  "List versions and who holds them, stored models, checkpoints of "
+                                  "jobs that run, and the disk",
                                   "  titanctl weights ls\n"
                                   "  titanctl weights ls job-1 --all");
-  ls->add_option("job", args->weights.name, "Job id; default: all jobs, and models");
+  ls->add_option("job", args->weights.name, "Job id; default: all jobs, models and checkpoints");
   ls->add_flag("--all", args->weights.all, "Also versions that are neither in memory nor on disk");
   CLI::App* show =
       builder->Command(weights, "show", "weights show", "Show weights: digest, config, tensors",

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <iostream>
+#include <map>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -104,7 +105,9 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
   std::vector<std::vector<std::string>> rows = {VersionHead()};
   Json out = Json::array();
   size_t not_shown = 0;
+  std::map<std::string, std::string> job_of_run;
   for (const auto& job : jobs) {
+    job_of_run[job.run_id()] = job.job_id();
     const auto versions = (*store)->ListVersions(job.run_id());
     if (!versions.ok() && versions.status().code() == StatusCode::kNotFound) continue;
     if (!versions.ok()) return Fail(versions.status());
@@ -136,17 +139,31 @@ int ListWeights(const Common& common, const WeightsOptions& options) {
     list.push_back(Json::parse(rpc::ToJsonText(model, /*all_fields=*/true), nullptr, false));
   }
   if (common.json) {
+    Json checkpoints = Json::array();
+    for (const auto& checkpoint : stored->checkpoints()) {
+      checkpoints.push_back({{"job_id", job_of_run[checkpoint.run_id()]},
+                             {"run_id", checkpoint.run_id()},
+                             {"version", checkpoint.version()},
+                             {"state_digest", checkpoint.weights_digest()},
+                             {"stored_unix_ms", checkpoint.stored_unix_ms()},
+                             {"num_bytes", checkpoint.num_bytes()}});
+    }
     const Json disk = {{"used_bytes", stored->disk_used_bytes()},
                        {"reserved_bytes", stored->disk_reserved_bytes()},
                        {"available_bytes", stored->disk_available_bytes()}};
-    std::cout << Json{{"versions", out}, {"models", list}, {"disk", disk}}.dump(
-                     2, ' ', false, Json::error_handler_t::replace)
+    std::cout << Json{{"versions", out},
+                      {"models", list},
+                      {"checkpoints", checkpoints},
+                      {"disk", disk}}
+                     .dump(2, ' ', false, Json::error_handler_t::replace)
               << std::endl;
     return kExitOk;
   }
   if (rows.size() > 1) std::cout << cluster::FormatTable(rows);
   std::cout << rest << (rows.size() > 1 || !rest.empty() ? "\n" : "");
   if (models.size() > 1) std::cout << cluster::FormatTable(models) << "\n";
+  const std::string checkpoints = FormatCheckpoints(*stored, job_of_run);
+  std::cout << checkpoints << (checkpoints.empty() ? "" : "\n");
   std::cout << fmt::format("disk: {} used, {} reserved, {} available\n",
                            MebiBytes(stored->disk_used_bytes()),
                            MebiBytes(stored->disk_reserved_bytes()),

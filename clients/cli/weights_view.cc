@@ -10,6 +10,20 @@ namespace titan::cli {
 
 using namespace weightstore::v1;  // NOLINT: every name here is of the weight store's protocol
 
+namespace {
+
+// What is on disk of a run: job, version, digest, time and bytes.
+std::vector<std::string> OnDiskRow(const StoredModel& stored,
+                                   const std::map<std::string, std::string>& job_of_run) {
+  const auto job = job_of_run.find(stored.run_id());
+  const auto seconds = static_cast<std::time_t>(stored.stored_unix_ms() / 1000);
+  return {job == job_of_run.end() ? stored.run_id() : job->second, std::to_string(stored.version()),
+          stored.weights_digest(), fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
+          MebiBytes(stored.num_bytes())};
+}
+
+}  // namespace
+
 StatusOr<VersionName> ParseVersionName(const std::string& text) {
   VersionName name;
   const size_t at = text.find('@');
@@ -119,6 +133,17 @@ std::vector<std::string> ModelRow(const StoredModel& model) {
           MebiBytes(model.num_bytes())};
 }
 
+std::string FormatCheckpoints(const ListStoredModelsResponse& stored,
+                              const std::map<std::string, std::string>& job_of_run) {
+  if (stored.checkpoints().empty()) return "";
+  std::vector<std::vector<std::string>> rows = {
+      {"JOB", "CHECKPOINT", "DIGEST OF STATE", "STORED", "DISK"}};
+  for (const StoredModel& checkpoint : stored.checkpoints()) {
+    rows.push_back(OnDiskRow(checkpoint, job_of_run));
+  }
+  return cluster::FormatTable(rows);
+}
+
 std::string FormatCollected(const CollectGarbageResponse& collected,
                             const std::map<std::string, std::string>& job_of_run,
                             const std::string& command) {
@@ -135,12 +160,7 @@ std::string FormatCollected(const CollectGarbageResponse& collected,
   }
   std::vector<std::vector<std::string>> rows = {{"JOB", "VERSION", "DIGEST", "STORED", "DISK"}};
   for (const StoredModel& version : collected.versions()) {
-    const auto job = job_of_run.find(version.run_id());
-    const auto seconds = static_cast<std::time_t>(version.stored_unix_ms() / 1000);
-    rows.push_back({job == job_of_run.end() ? version.run_id() : job->second,
-                    std::to_string(version.version()), version.weights_digest(),
-                    fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(seconds)),
-                    MebiBytes(version.num_bytes())});
+    rows.push_back(OnDiskRow(version, job_of_run));
   }
   const std::string table = rows.size() == 1 ? "" : cluster::FormatTable(rows) + "\n";
   const std::string what = versions(static_cast<uint64_t>(collected.versions_size()));

@@ -53,6 +53,10 @@ std::vector<std::string> VersionRow(const std::string& job,
 std::vector<std::string> ModelHead();
 std::vector<std::string> ModelRow(const weightstore::v1::StoredModel& model);
 
+// The table of the checkpoints of jobs that run; empty without any. `job_of_run` as below.
+std::string FormatCheckpoints(const weightstore::v1::ListStoredModelsResponse& stored,
+                              const std::map<std::string, std::string>& job_of_run);
+
 // What a collection deleted, or would delete: then `command` says how to do it. `job_of_run` names
 // the jobs; a run without one goes by its own id.
 std::string FormatCollected(const weightstore::v1::CollectGarbageResponse& collected,

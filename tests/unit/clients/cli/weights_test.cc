@@ -120,6 +120,23 @@ TEST(WeightsReaderTest, RowsAndColumnsCoverEveryElement) {
   }
 }
 
+TEST(CheckpointsTest, AreListedByJobOrElseByRun) {
+  weightstore::v1::ListStoredModelsResponse stored;
+  EXPECT_EQ(FormatCheckpoints(stored, {}), "");
+  for (const uint64_t version : {4, 6}) {
+    auto* checkpoint = stored.add_checkpoints();
+    checkpoint->set_run_id("run-" + std::to_string(version));
+    checkpoint->set_version(version);
+    checkpoint->set_weights_digest("abc");
+    checkpoint->set_stored_unix_ms(1000);
+    checkpoint->set_num_bytes(3 << 19);
+  }
+  EXPECT_EQ(FormatCheckpoints(stored, {{"run-4", "job-2"}}),
+            "JOB    CHECKPOINT  DIGEST OF STATE  STORED               DISK\n"
+            "job-2  4           abc              1970-01-01 00:00:01  1.5 MiB\n"
+            "run-6  6           abc              1970-01-01 00:00:01  1.5 MiB\n");
+}
+
 TEST(CollectedTest, SaysWhatWouldGoWhatWentAndWhatStays) {
   weightstore::v1::CollectGarbageResponse collected;
   EXPECT_EQ(FormatCollected(collected, {}, "do it"), "there is nothing to delete\n");
