@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "orchestrator/evaluation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/check.h"
@@ -22,30 +23,43 @@ void Evaluations::OnCommitted(PolicyVersion version) {
   if (rows_.empty()) return;
   const uint32_t every = spec_->evaluation.every_steps;
   const bool due = version == 0 || IsLast(version) || (every != 0 && version % every == 0);
-  if (due) queue_.push_back(version);
+  if (due) evaluations_.push_back({.version = version});
+}
+
+Evaluations::Evaluation* Evaluations::Running() {
+  const bool runs = !evaluations_.empty() && evaluations_.front().phase == Phase::kRunning;
+  return runs ? &evaluations_.front() : nullptr;
+}
+
+void Evaluations::StartIfPinned(Fleet& fleet) {
+  if (evaluations_.empty() || evaluations_.front().phase != Phase::kPinned) return;
+  Evaluation& evaluation = evaluations_.front();
+  evaluation.phase = Phase::kRunning;
+  evaluation.scored.assign(rows_.size(), false);
+  for (uint32_t question = 0; question < rows_.size(); ++question) {
+    Fleet::Work work;
+    work.group = MakeEvaluationGroupId(evaluation.version, question);
+    work.version = evaluation.version;
+    work.data_row = rows_[question];
+    work.temperature = 0;
+    work.max_new_tokens = spec_->EvaluationTokens();
+    work.sample_ids = {MakeSampleId(work.group, 0)};
+    fleet.AddWork(std::move(work));
+  }
 }
 
 void Evaluations::OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant now) {
-  if (!active_.has_value() || active_->version != event.version ||
-      active_->phase != Phase::kPinning || !active_->asked) {
-    return;
-  }
-  active_->asked = false;
+  const auto found =
+      std::find_if(evaluations_.begin(), evaluations_.end(), [&](const Evaluation& evaluation) {
+        return evaluation.version == event.version && evaluation.phase == Phase::kPinning;
+      });
+  if (found == evaluations_.end() || !found->asked) return;
+  found->asked = false;
   last_progress_ = now;
   const Status& status = event.status;
   if (status.ok()) {
-    active_->phase = Phase::kRunning;
-    active_->scored.assign(rows_.size(), false);
-    for (uint32_t question = 0; question < rows_.size(); ++question) {
-      Fleet::Work work;
-      work.group = MakeEvaluationGroupId(event.version, question);
-      work.version = event.version;
-      work.data_row = rows_[question];
-      work.temperature = 0;
-      work.max_new_tokens = spec_->EvaluationTokens();
-      work.sample_ids = {MakeSampleId(work.group, 0)};
-      fleet.AddWork(std::move(work));
-    }
+    found->phase = Phase::kPinned;
+    StartIfPinned(fleet);
     return;
   }
   last_problem_ = MessageOf(status);
@@ -53,7 +67,7 @@ void Evaluations::OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant 
                     status.code() == StatusCode::kFailedPrecondition ||
                     status.code() == StatusCode::kInvalidArgument;
   if (!gone) {
-    active_->retry_at = active_->backoff.Next(now);
+    found->retry_at = found->backoff.Next(now);
     return;
   }
   if (IsLast(event.version)) {
@@ -63,31 +77,34 @@ void Evaluations::OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant 
   report.version = event.version;
   report.skipped_reason = "the version could not be pinned: " + last_problem_;
   reports_.push_back(std::move(report));
-  active_.reset();
+  evaluations_.erase(found);
+  StartIfPinned(fleet);
 }
 
 void Evaluations::OnUnpinned(const EvaluationUnpinned& event, Instant now) {
-  if (!active_.has_value() || active_->version != event.version ||
-      active_->phase != Phase::kUnpinning || !active_->asked) {
+  if (evaluations_.empty() || evaluations_.front().version != event.version ||
+      evaluations_.front().phase != Phase::kUnpinning || !evaluations_.front().asked) {
     return;
   }
+  Evaluation& evaluation = evaluations_.front();
   // A version that stays pinned would keep the slot from every later evaluation.
   if (!event.status.ok()) {
     last_problem_ = MessageOf(event.status);
-    active_->asked = false;
-    active_->retry_at = active_->backoff.Next(now);
+    evaluation.asked = false;
+    evaluation.retry_at = evaluation.backoff.Next(now);
     return;
   }
   last_progress_ = now;
-  active_.reset();
+  evaluations_.pop_front();
 }
 
 void Evaluations::OnSample(const SampleArrived& event, Scorer& scorer, Instant now) {
-  if (!active_.has_value() || active_->phase != Phase::kRunning) return;
+  Evaluation* running = Running();
+  if (running == nullptr) return;
   const uint32_t question = QuestionOf(event.group);
   if (question >= rows_.size()) return;
   last_progress_ = now;
-  active_->num_tokens += event.reply->token_ids.size();
+  running->num_tokens += event.reply->token_ids.size();
   Scorer::Item item;
   item.group = event.group;
   item.what = {MakeSampleId(event.group, 0), rows_[question], event.reply,
@@ -96,47 +113,48 @@ void Evaluations::OnSample(const SampleArrived& event, Scorer& scorer, Instant n
 }
 
 void Evaluations::OnScored(const Scorer::Scored& scored, Instant now) {
-  if (!active_.has_value() || active_->phase != Phase::kRunning) return;
+  Evaluation* running = Running();
+  if (running == nullptr) return;
   const uint32_t question = QuestionOf(scored.group);
-  if (question >= rows_.size() || active_->scored[question]) return;
+  if (question >= rows_.size() || running->scored[question]) return;
   last_progress_ = now;
-  active_->scored[question] = true;
-  active_->num_correct += scored.outcome.value >= 1.0;
-  if (++active_->num_scored < rows_.size()) return;
+  running->scored[question] = true;
+  running->num_correct += scored.outcome.value >= 1.0;
+  if (++running->num_scored < rows_.size()) return;
   EvaluationReport report;
-  report.version = active_->version;
+  report.version = running->version;
   report.questions = static_cast<uint32_t>(rows_.size());
-  report.correct = active_->num_correct;
+  report.correct = running->num_correct;
   report.accuracy = static_cast<double>(report.correct) / report.questions;
-  report.completion_tokens_mean = static_cast<double>(active_->num_tokens) / report.questions;
+  report.completion_tokens_mean = static_cast<double>(running->num_tokens) / report.questions;
   report.seconds_since_running = Seconds(now - running_since_);
   reports_.push_back(std::move(report));
-  active_->phase = Phase::kReleasing;
+  running->phase = Phase::kReleasing;
 }
 
 void Evaluations::Pump(Fleet& fleet, Instant now, Outbox& out) {
-  if (!active_.has_value() && !queue_.empty()) {
-    active_.emplace();
-    active_->version = queue_.front();
-    active_->retry_at = now;
-    queue_.pop_front();
+  StartIfPinned(fleet);
+  const Evaluation* running = Running();
+  fleet.WantEvaluation(running != nullptr ? std::optional(running->version) : std::nullopt);
+  const size_t num_slots = std::min<size_t>(spec_->evaluation.slots, evaluations_.size());
+  for (size_t i = 0; i < num_slots; ++i) {
+    Evaluation& evaluation = evaluations_[i];
+    if (evaluation.phase != Phase::kPinning || evaluation.asked || now < evaluation.retry_at) {
+      continue;
+    }
+    evaluation.asked = true;
+    out.Do(PinEvaluation{run_id_, evaluation.version});
   }
-  fleet.WantEvaluation(active_.has_value() && active_->phase == Phase::kRunning
-                           ? std::optional(active_->version)
-                           : std::nullopt);
-  if (!active_.has_value()) return;
-  if (active_->phase == Phase::kPinning && !active_->asked && active_->retry_at <= now) {
-    active_->asked = true;
-    out.Do(PinEvaluation{run_id_, active_->version});
+  if (evaluations_.empty()) return;
+  Evaluation& oldest = evaluations_.front();
+  if (oldest.phase == Phase::kReleasing && !fleet.HoldsEvaluation()) {
+    oldest.phase = Phase::kUnpinning;
+    oldest.retry_at = now;
+    oldest.backoff.Reset();
   }
-  if (active_->phase == Phase::kReleasing && !fleet.HoldsEvaluation()) {
-    active_->phase = Phase::kUnpinning;
-    active_->retry_at = now;
-    active_->backoff.Reset();
-  }
-  if (active_->phase == Phase::kUnpinning && !active_->asked && active_->retry_at <= now) {
-    active_->asked = true;
-    out.Do(UnpinEvaluation{run_id_, active_->version});
+  if (oldest.phase == Phase::kUnpinning && !oldest.asked && oldest.retry_at <= now) {
+    oldest.asked = true;
+    out.Do(UnpinEvaluation{run_id_, oldest.version});
   }
 }
 
@@ -144,20 +162,23 @@ std::vector<EvaluationReport> Evaluations::TakeReports() { return std::exchange(
 
 std::optional<std::string> Evaluations::Failure(Instant now, bool training_over) const {
   if (!failure_.empty()) return failure_;
-  if (!training_over || !active_.has_value() ||
+  if (!training_over || evaluations_.empty() ||
       now - last_progress_ <= Millis(spec_->deadlines.step_ms)) {
     return std::nullopt;
   }
-  return "the evaluation of version " + std::to_string(active_->version) +
+  return "the evaluation of version " + std::to_string(evaluations_.front().version) +
          " did not move for deadlines.step_ms (" + std::to_string(spec_->deadlines.step_ms) +
          " ms)" + (last_problem_.empty() ? "" : "; last: " + last_problem_);
 }
 
-std::optional<PolicyVersion> Evaluations::pinned() const {
-  if (!active_.has_value() || (active_->phase == Phase::kPinning && !active_->asked)) {
-    return std::nullopt;
+std::vector<PolicyVersion> Evaluations::pinned() const {
+  std::vector<PolicyVersion> versions;
+  for (const Evaluation& evaluation : evaluations_) {
+    if (evaluation.phase != Phase::kPinning || evaluation.asked) {
+      versions.push_back(evaluation.version);
+    }
   }
-  return active_->version;
+  return versions;
 }
 
 }  // namespace titan::orchestrator

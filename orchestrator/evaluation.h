@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Evaluations of a run: greedy replies to the held-out rows at version 0, every k versions, and the
-// last one. The version is pinned in the weight store's evaluation slot, so training never waits; a
-// version that was retired before the slot was free is skipped with that reason. One evaluation at
-// a time, oldest first. Not thread-safe; no I/O.
+// last one. The version is pinned in an evaluation slot of the weight store, so training never
+// waits; a version that was retired before a slot was free is skipped with that reason. One
+// evaluation runs at a time, oldest first; as many versions as there are slots (evaluation.slots)
+// are pinned, so that the next ones are there when it is their turn. Not thread-safe; no I/O.
 //
-//   queued -> pinning -> running -> releasing (generators give it back) -> unpinning -> next
+//   pinning -> pinned -> running -> releasing (generators give it back) -> unpinning -> next
 #ifndef TITAN_ORCHESTRATOR_EVALUATION_H_
 #define TITAN_ORCHESTRATOR_EVALUATION_H_
 
@@ -39,19 +40,19 @@ class Evaluations {
 
   // Finished or skipped evaluations since the last call.
   std::vector<EvaluationReport> TakeReports();
-  bool Done() const { return !active_.has_value() && queue_.empty(); }
+  bool Done() const { return evaluations_.empty(); }
   // Why the job must end: the last evaluation cannot be made, or, with training over, nothing
   // moves.
   std::optional<std::string> Failure(Instant now, bool training_over) const;
   // Nothing of a run that ends is kept pinned.
-  std::optional<PolicyVersion> pinned() const;
+  std::vector<PolicyVersion> pinned() const;
   // Called when the run starts, and when it is over with training (deadlines count from then).
   void Begin(Instant now) { running_since_ = last_progress_ = now; }
   void Touch(Instant now) { last_progress_ = now; }
 
  private:
-  enum class Phase { kPinning, kRunning, kReleasing, kUnpinning };
-  struct Active {
+  enum class Phase { kPinning, kPinned, kRunning, kReleasing, kUnpinning };
+  struct Evaluation {
     PolicyVersion version = 0;
     Phase phase = Phase::kPinning;
     bool asked = false;  // pin or unpin is under way
@@ -63,12 +64,15 @@ class Evaluations {
     uint64_t num_tokens = 0;
   };
   bool IsLast(PolicyVersion version) const { return version == spec_->schedule.steps; }
+  // The one that runs; null: none does.
+  Evaluation* Running();
+  // The oldest evaluation's work, once it is pinned.
+  void StartIfPinned(Fleet& fleet);
 
   std::shared_ptr<const JobSpec> spec_;
   std::string run_id_;
   std::vector<uint32_t> rows_;
-  std::deque<PolicyVersion> queue_;
-  std::optional<Active> active_;
+  std::deque<Evaluation> evaluations_;  // oldest first
   std::vector<EvaluationReport> reports_;
   Instant running_since_;
   Instant last_progress_;

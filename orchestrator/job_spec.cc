@@ -116,6 +116,7 @@ void Warn(const JobSpec& spec, std::vector<std::string>& warnings) {
   if (spec.data.held_out == 0) {
     no_effect("evaluation.every_steps", "data.held_out is 0, so there is nothing to evaluate");
     no_effect("evaluation.max_new_tokens", "data.held_out is 0, so there is nothing to evaluate");
+    no_effect("evaluation.slots", "data.held_out is 0, so there is nothing to evaluate");
   }
   if (spec.training.advantage == "group_mean") {
     no_effect("training.advantage_epsilon", "training.advantage is group_mean");
@@ -205,6 +206,7 @@ SpecCheck CheckJobSpec(const JobSpec& spec) {
   check.Number("parity.share", spec.parity.share, spec.parity.share >= 0 && spec.parity.share <= 1,
                "0 to 1");
   check.OneOf("parity.on_difference", spec.parity.on_difference, {"alarm", "stop"});
+  check.Between("evaluation.slots", spec.evaluation.slots, 1, 8);
   constexpr uint64_t kMaxMs = 7ull * 24 * 3600 * 1000;
   check.Between("deadlines.first_step_ms", spec.deadlines.first_step_ms, 1, kMaxMs);
   check.Between("deadlines.step_ms", spec.deadlines.step_ms, 1, kMaxMs);

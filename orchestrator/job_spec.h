@@ -81,6 +81,7 @@ struct JobSpec {
   struct Evaluation {
     uint32_t every_steps = 10;
     uint32_t max_new_tokens = 0;  // 0: rollout.max_new_tokens
+    uint32_t slots = 1;           // of the weight store
   } evaluation;
 
   struct Parity {

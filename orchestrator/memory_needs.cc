@@ -19,14 +19,14 @@ std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const Job
   const uint64_t weights = parameters * sizeof(float);
   // Under w16 and bf16 versions hold the matrices in half the bytes; vectors are few.
   const uint64_t version = spec.model.mode != "f32" ? weights / 2 : weights;
-  // The ring of S + 3 slots, and the evaluation slot, which the store takes for every run.
-  const uint64_t slots = uint64_t{spec.schedule.max_age} + 4;
+  // The ring of S + 3 slots, and those for evaluation, which the store takes for every run.
+  const uint64_t slots = uint64_t{spec.schedule.max_age} + 3 + spec.evaluation.slots;
   // Master weights, two moments, and a stack of log2(Z) + 1 gradients.
   const uint64_t arrays = 3 + static_cast<uint64_t>(std::bit_width(spec.training.shards));
   std::vector<MemoryNeed> needs = {
       {"weightstore", slots * version,
-       std::to_string(slots) + " slots of " + Mib(version) +
-           " (schedule.max_age + 3, and one for evaluation)"},
+       std::to_string(slots) + " slots of " + Mib(version) + " (schedule.max_age + 3, and " +
+           std::to_string(spec.evaluation.slots) + " for evaluation)"},
       {"trainer", arrays * weights,
        std::to_string(arrays) + " arrays of " + Mib(weights) +
            " (weights, two moments, gradients), activations not counted"}};

@@ -362,8 +362,8 @@ void RunEngine::Stop(JobState final_state, const std::string& reason, Instant no
   fleet_.Stop();
   scorer_.Stop();
   out_.Do(CancelRollouts{run_->job->run_id});
-  if (const auto pinned = run_->evaluations.pinned()) {
-    out_.Do(UnpinEvaluation{run_->job->run_id, *pinned});
+  for (const PolicyVersion pinned : run_->evaluations.pinned()) {
+    out_.Do(UnpinEvaluation{run_->job->run_id, pinned});
   }
   if (had_run) {
     out_.DoDurably(EndRun{run_->job->run_id, run_->trainer_alive ? run_->trainer : WorkerName{}});

@@ -167,7 +167,8 @@ Status Leader::CheckMemory(const std::string& run_id, const std::string& host, u
 }
 
 StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::string& run_id,
-                                      const Manifest& manifest, uint32_t max_age) {
+                                      const Manifest& manifest, uint32_t max_age,
+                                      uint32_t evaluation_slots) {
   StoreState::RegistrationPlan plan;
   {
     std::lock_guard lock(mutex_);
@@ -175,7 +176,8 @@ StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::
     Expire();
     if (hosts_.empty()) return Unavailable("no host daemon is there to take the slots of a run");
     const std::string& host = hosts_.begin()->first;
-    TITAN_ASSIGN_OR_RETURN(plan, state_.PlanRegistration(run_id, manifest, max_age, host));
+    TITAN_ASSIGN_OR_RETURN(
+        plan, state_.PlanRegistration(run_id, manifest, max_age, host, evaluation_slots));
     TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan.host, plan.ring_slots + plan.evaluation_slots,
                                       plan.slot_bytes, plan.num_dropped * plan.slot_bytes));
   }
@@ -190,7 +192,7 @@ StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::
 
 StatusOr<Registration> Leader::RegisterTrainer(const std::string& request_id,
                                                const std::string& run_id, const Manifest& manifest,
-                                               uint32_t max_age) {
+                                               uint32_t max_age, uint32_t evaluation_slots) {
   Registration registration;
   {
     std::lock_guard registry(registry_mutex_);
@@ -199,7 +201,8 @@ StatusOr<Registration> Leader::RegisterTrainer(const std::string& request_id,
         last->second.first == request_id) {
       registration = last->second.second;
     } else {
-      TITAN_ASSIGN_OR_RETURN(registration, Enroll(request_id, run_id, manifest, max_age));
+      TITAN_ASSIGN_OR_RETURN(registration,
+                             Enroll(request_id, run_id, manifest, max_age, evaluation_slots));
     }
   }
   const Status first = WaitForFirstSlot(run_id, registration.epoch);

@@ -86,7 +86,8 @@ class Leader final : public LeaderPort, public HostEvents {
 
   // LeaderPort.
   StatusOr<Registration> RegisterTrainer(const std::string& request_id, const std::string& run_id,
-                                         const Manifest& manifest, uint32_t max_age) override;
+                                         const Manifest& manifest, uint32_t max_age,
+                                         uint32_t evaluation_slots) override;
   StatusOr<BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                      std::chrono::milliseconds wait) override;
   Status PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
@@ -188,7 +189,8 @@ class Leader final : public LeaderPort, public HostEvents {
                                  const StoredModel& kept) const;
   // Writes the record and has the slots made. REQUIRES: registry_mutex_.
   StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
-                                const Manifest& manifest, uint32_t max_age);
+                                const Manifest& manifest, uint32_t max_age,
+                                uint32_t evaluation_slots);
   // Until the ring has its first slot.
   Status WaitForFirstSlot(const std::string& run_id, uint64_t epoch);
 

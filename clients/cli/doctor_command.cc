@@ -42,6 +42,7 @@ StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file) {
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig model, ConfigOf(data, job.spec.model()));
   orchestrator::JobSpec spec;  // what MemoryNeeds reads, defaults as documented
   if (job.spec.schedule().has_max_age()) spec.schedule.max_age = job.spec.schedule().max_age();
+  if (job.spec.evaluation().has_slots()) spec.evaluation.slots = job.spec.evaluation().slots();
   if (job.spec.training().has_shards()) spec.training.shards = job.spec.training().shards();
   spec.data.held_out = job.spec.data().held_out();
   if (!job.spec.model().mode().empty()) spec.model.mode = job.spec.model().mode();

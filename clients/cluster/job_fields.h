@@ -36,6 +36,7 @@ inline constexpr JobFieldRange kJobFieldRanges[] = {
     {"training.max_gradient_norm", "a finite number, at least 1e-30"},
     {"training.shards", "a power of two, 1 to 1024"},
     {"training.shared_group_tokens", "0 to 1048576"},
+    {"evaluation.slots", "1 to 8"},
     {"parity.share", "0 to 1"},
     {"deadlines.first_step_ms", "1 to 604800000"},
     {"deadlines.step_ms", "1 to 604800000"},

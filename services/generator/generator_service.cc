@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <utility>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
 
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
@@ -119,7 +123,30 @@ asio::awaitable<Status> GeneratorService::Start() {
   co_return OkStatus();
 }
 
+void GeneratorService::OnHeld() {
+  versions_.Set(static_cast<double>(host_.held().size()));
+  if (watch_ == nullptr) return;
+  std::set<std::string> runs;
+  for (const auto& [key, held] : host_.held()) {
+    if (!key.evaluation) runs.insert(key.run_id);  // slots for evaluation are never retired
+  }
+  watch_->Follow(runs);
+}
+
+void GeneratorService::ReleaseRetired(const std::string& run_id, PolicyVersion version) {
+  const VersionKey key{.run_id = run_id, .version = version, .evaluation = false};
+  if (!host_.held().contains(key)) return;
+  TITAN_LOG(kInfo, "version_wanted_back", {"run", run_id}, {"version", version});
+  const auto release = [this, key]() -> asio::awaitable<void> {
+    const Status released = co_await host_.Release(key);
+    if (!released.ok()) TITAN_LOG(kWarning, "version_not_released", {"status", released});
+    OnHeld();
+  };
+  asio::co_spawn(context_.control, release, asio::detached);
+}
+
 asio::awaitable<void> GeneratorService::Drain() {
+  watch_.reset();
   if (agent_ != nullptr) co_await agent_->Stop();
   host_.Stop();
 }
@@ -147,7 +174,7 @@ grpc::ServerUnaryReactor* GeneratorService::LoadVersion(grpc::CallbackServerCont
         v1::LoadVersionResponse reply;
         TITAN_CO_ASSIGN_OR_RETURN(*reply.mutable_weights_digest(), co_await host_.Load(key));
         reply.set_seconds(Seconds(context_.clock.Now() - start));
-        versions_.Set(static_cast<double>(host_.held().size()));
+        OnHeld();
         co_return reply;
       });
 }
@@ -161,7 +188,7 @@ grpc::ServerUnaryReactor* GeneratorService::ReleaseVersion(grpc::CallbackServerC
                            TITAN_CO_RETURN_IF_ERROR(CheckEpoch(message.orchestrator_epoch()));
                            TITAN_CO_ASSIGN_OR_RETURN(const VersionKey key, KeyOf(message));
                            TITAN_CO_RETURN_IF_ERROR(co_await host_.Release(key));
-                           versions_.Set(static_cast<double>(host_.held().size()));
+                           OnHeld();
                            co_return v1::ReleaseVersionResponse();
                          });
 }

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -15,6 +17,7 @@
 #include "services/rpc/daemon.h"
 #include "services/rpc/rpc_server.h"
 #include "services/rpc/worker.h"
+#include "services/weightstore_client/retired_watch.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
 #include "titan/type/v1/types.pb.h"
 
@@ -34,6 +37,10 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   // context must outlive the service.
   GeneratorService(const config::v1::GeneratorConfig& config,
                    std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context);
+  // Gives a version back once no sample uses it, if it is held: the store has asked for it.
+  void ReleaseRetired(const std::string& run_id, PolicyVersion version);
+  // Of the runs whose versions are held; it is told when these change.
+  void SetWatch(std::unique_ptr<weightstore::RetiredWatch> watch) { watch_ = std::move(watch); }
 
   std::vector<grpc::Service*> services() override { return {this}; }
   rpc::asio::awaitable<Status> Start() override;
@@ -57,6 +64,8 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
 
   // Aborted: the call is of an orchestrator that was replaced.
   Status CheckEpoch(uint64_t epoch);
+  // Held versions have changed.
+  void OnHeld();
   void Generate(const generator::v1::GenerateGroupRequest& request, std::shared_ptr<Stream> stream);
 
   const config::v1::GeneratorConfig config_;
@@ -64,6 +73,7 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   const std::unique_ptr<weightstore::LeaderPort> leader_;
   ModelHost host_;
   const type::v1::ContractDigest contract_;  // made before there are calls that want the pool
+  std::unique_ptr<weightstore::RetiredWatch> watch_;
   std::unique_ptr<rpc::WorkerAgent> agent_;
   uint64_t epoch_ = 0;
   runtime::Counter tokens_;

@@ -24,7 +24,15 @@ StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const GeneratorConfig& conf
             {"threads", config.kernels().threads()});
   TITAN_ASSIGN_OR_RETURN(
       auto leader, weightstore::GrpcLeader::Create(context.client, config.weightstore_address()));
-  return std::make_unique<GeneratorService>(config, std::move(leader), context);
+  auto service = std::make_unique<GeneratorService>(config, std::move(leader), context);
+  TITAN_ASSIGN_OR_RETURN(
+      auto watch, weightstore::RetiredWatch::Create(
+                      context.client, config.weightstore_address(),
+                      [service = service.get()](const std::string& run_id, uint64_t version) {
+                        service->ReleaseRetired(run_id, version);
+                      }));
+  service->SetWatch(std::move(watch));
+  return std::unique_ptr<rpc::DaemonService>(std::move(service));
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ JobSpec FromProto(const config::v1::JobSpec& proto) {
   TITAN_TAKE(training, checkpoint_every_steps);
   TITAN_TAKE(evaluation, every_steps);
   TITAN_TAKE(evaluation, max_new_tokens);
+  TITAN_TAKE(evaluation, slots);
   TITAN_TAKE(parity, share);
   TITAN_TAKE_TEXT(parity, on_difference);
   TITAN_TAKE(deadlines, first_step_ms);
@@ -121,6 +122,7 @@ config::v1::JobSpec ToProto(const JobSpec& spec) {
   training.set_checkpoint_every_steps(spec.training.checkpoint_every_steps);
   out.mutable_evaluation()->set_every_steps(spec.evaluation.every_steps);
   out.mutable_evaluation()->set_max_new_tokens(spec.EvaluationTokens());
+  out.mutable_evaluation()->set_slots(spec.evaluation.slots);
   out.mutable_parity()->set_share(spec.parity.share);
   out.mutable_parity()->set_on_difference(spec.parity.on_difference);
   out.mutable_deadlines()->set_first_step_ms(spec.deadlines.first_step_ms);

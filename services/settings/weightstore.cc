@@ -18,6 +18,7 @@ void FillDefaults(config::v1::WeightStoreConfig* config) {
   config->mutable_daemon()->set_shutdown_deadline_ms(kShutdownDeadlineMs);
   config->set_role("both");
   config->set_lease_ttl_ms(10'000);
+  config->set_map_deadline_ms(15'000);
 }
 
 void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* problems) {
@@ -27,6 +28,7 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
                                           "both (leader and host in one process)"));
   }
   ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), 100, 3'600'000, "ms", problems);
+  ValidateRange("map_deadline_ms", config.map_deadline_ms(), 100, 3'600'000, "ms", problems);
   if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
     problems->push_back(
         rpc::InvalidValue("memory_limit_bytes", std::to_string(config.memory_limit_bytes()),

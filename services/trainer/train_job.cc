@@ -150,6 +150,7 @@ Status TrainJob::Load() {
   publisher.manifest.contract_training = kernels::DigestOf(contract);
   publisher.manifest.contract_items = ToManifest(contract);
   publisher.max_age = spec.schedule().max_age();
+  if (spec.evaluation().has_slots()) publisher.evaluation_slots = spec.evaluation().slots();
   publisher.hash_threads = pool_.size();
   CheckpointerOptions checkpoints;
   checkpoints.run_id = options_.run_id;

@@ -57,6 +57,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
                            storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
     LeaderOptions options;
     options.lease_ttl_ms = config.lease_ttl_ms();
+    options.map_deadline_ms = config.map_deadline_ms();
     // Another start for each life: numbers of an earlier life are refused as stale.
     options.first_number = Hash64(context.incarnation) >> 2;
     auto watchers = std::make_shared<Watchers>(context.control);

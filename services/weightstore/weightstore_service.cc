@@ -70,16 +70,14 @@ WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
 
 StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
     const v1::RegisterTrainerRequest& message) {
-  if (message.evaluation_slots() != 1) {
-    return InvalidArgument("evaluation_slots: must be 1 in this version");
-  }
   TITAN_ASSIGN_OR_RETURN(const Manifest manifest, FromProto(message.manifest()));
   const auto start = steady_clock::now();
   if (const Status room = library_.Reserve(message.run_id(), manifest); !room.ok()) {
     return WithReason(room, kDiskLimit);
   }
   const StatusOr<Registration> registered =
-      leader_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age());
+      leader_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age(),
+                              message.evaluation_slots());
   if (!registered.ok()) {
     if (!leader_.GoesOn(message.run_id())) library_.Unreserve(message.run_id());
     return registered.status();

@@ -58,13 +58,14 @@ StatusOr<Response> GrpcLeader::Call(rpc::UnaryMethod<Async, Request, Response> m
 
 StatusOr<Registration> GrpcLeader::RegisterTrainer(const std::string& request_id,
                                                    const std::string& run_id,
-                                                   const Manifest& manifest, uint32_t max_age) {
+                                                   const Manifest& manifest, uint32_t max_age,
+                                                   uint32_t evaluation_slots) {
   v1::RegisterTrainerRequest request;
   request.set_request_id(request_id);
   request.set_run_id(run_id);
   *request.mutable_manifest() = ToProto(manifest);
   request.set_max_age(max_age);
-  request.set_evaluation_slots(1);
+  request.set_evaluation_slots(evaluation_slots);
   TITAN_ASSIGN_OR_RETURN(const v1::RegisterTrainerResponse response,
                          Call(&Async::RegisterTrainer, std::move(request), options_.long_deadline));
   return Registration{response.epoch(), response.ring_slots()};
@@ -121,8 +122,10 @@ StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::s
   request.set_run_id(run_id);
   request.set_version(version);
   request.set_evaluation(evaluation);
+  // For evaluation it may be read from disk first.
+  const auto deadline = evaluation ? options_.long_deadline : options_.deadline;
   TITAN_ASSIGN_OR_RETURN(const v1::AcquireLeaseResponse response,
-                         Call(&Async::AcquireLease, std::move(request), options_.deadline));
+                         Call(&Async::AcquireLease, std::move(request), deadline));
   Lease lease;
   lease.lease_id = response.lease_id();
   lease.grant = response.grant();

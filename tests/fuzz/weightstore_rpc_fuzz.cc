@@ -130,7 +130,7 @@ class WholeStore {
   void Populate() {
     for (const char* run : {"ended", "run"}) {
       const Registration registration =
-          OrRefuse(leader_->RegisterTrainer("populate", run, SmallManifest(), 0));
+          OrRefuse(leader_->RegisterTrainer("populate", run, SmallManifest(), 0, 1));
       for (uint64_t version = 0; version < 3; ++version) {
         const BeginResult begun = OrRefuse(leader_->BeginVersion(
             run, registration.epoch, version, std::chrono::milliseconds(10'000)));

@@ -6,17 +6,26 @@
 // in this process.
 #include "tests/support/weightstore_daemon.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
 
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include "services/rpc/rpc_client.h"
 #include "services/weightstore_client/convert.h"
+#include "services/weightstore_client/retired_watch.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
 #include "weightstore/client/weights_digest.h"
@@ -51,11 +60,11 @@ TEST_F(DaemonTest, PublishesServesEvaluatesAndEnds) {
   const Status other =
       leader_->CommitVersion("run", (*publisher)->epoch(), 0, {1, 2}, "", 0).status();
   EXPECT_EQ(ReasonOf(other), kDivergence) << other;
-  EXPECT_EQ(ReasonOf(leader_->RegisterTrainer("x", "big", SmallManifest(20'000), 1).status()),
+  EXPECT_EQ(ReasonOf(leader_->RegisterTrainer("x", "big", SmallManifest(20'000), 1, 1).status()),
             kMemoryLimit);
   Manifest broken = SmallManifest();
   broken.tensors[1].offset = 0;
-  EXPECT_EQ(leader_->RegisterTrainer("x", "broken", broken, 1).status().code(),
+  EXPECT_EQ(leader_->RegisterTrainer("x", "broken", broken, 1, 1).status().code(),
             StatusCode::kInvalidArgument);
 
   grpc::ClientContext pin_context, unpin_context, list_context, end_context;
@@ -111,6 +120,154 @@ TEST_F(DaemonTest, AFullRingIsNamedOverTheWireAndWaitsEndWithTheProcess) {
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(End(SIGTERM), 0);
   waiter.join();
+}
+
+// A control strand with the client of a daemon on it.
+struct Strand {
+  boost::asio::io_context io{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work =
+      boost::asio::make_work_guard(io);
+  std::jthread thread{[this] { io.run(); }};
+  rpc::RpcClient client{io.get_executor()};
+
+  ~Strand() {
+    client.CancelAll();
+    client.WaitIdle(std::chrono::seconds(10));
+    work.reset();
+    io.stop();
+  }
+  void Run(std::function<void()> f) {
+    std::promise<void> done;
+    boost::asio::post(io, [&] {
+      f();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+};
+
+TEST_F(DaemonTest, AHolderHearsThatAVersionIsWantedBackAndReleasesIt) {
+  auto publisher = Register(0);  // a ring of three
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  const Subscriber subscriber(*leader_, socket_path(), "generator-3");
+  std::map<uint64_t, MappedSlot> held;
+  for (uint64_t v = 0; v < 3; ++v) {
+    Publish(**publisher, v);
+    auto slot = subscriber.Acquire("run", v, false);
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    held[v] = *std::move(slot);
+  }
+  Strand strand;
+  std::vector<uint64_t> wanted;
+  auto watch = RetiredWatch::Create(strand.client, store_.address(),
+                                    [&](const std::string& run_id, uint64_t version) {
+                                      EXPECT_EQ(run_id, "run");
+                                      wanted.push_back(version);
+                                      held.erase(version);  // the daemon sees the connection's end
+                                    });
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  strand.Run([&] { (*watch)->Follow({"run"}); });
+  // Long before the deadline for maps.
+  const auto begun = (*publisher)->Begin(3, milliseconds(10'000));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  strand.Run([&] {
+    EXPECT_EQ(wanted, (std::vector<uint64_t>{0, 1}));
+    EXPECT_EQ(held.size(), 1u);
+    watch->reset();
+  });
+  EXPECT_TRUE(held.at(2).HeaderUnchanged());
+}
+
+TEST(RetiredWatchTest, AStreamThatBreaksIsOpenedAgainWhileItsRunIsFollowed) {
+  struct Breaking : v1::WeightStoreService::Service {
+    grpc::Status WatchVersions(grpc::ServerContext*, const v1::WatchVersionsRequest* request,
+                               grpc::ServerWriter<v1::WatchVersionsResponse>* writer) override {
+      const int call = ++calls;
+      v1::WatchVersionsResponse response;
+      for (const auto state : {v1::VERSION_STATE_COMMITTED, v1::VERSION_STATE_RETIRED}) {
+        auto* version = response.add_versions();
+        version->set_version(static_cast<uint64_t>(call) * 2 +
+                             (state == v1::VERSION_STATE_RETIRED));
+        version->set_state(state);
+      }
+      writer->Write(response);
+      return {grpc::StatusCode::UNAVAILABLE, "broken"};
+    }
+    std::atomic<int> calls{0};
+  } service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  Strand strand;
+  std::vector<uint64_t> wanted;
+  auto watch = RetiredWatch::Create(
+      strand.client, "127.0.0.1:" + std::to_string(port),
+      [&](const std::string&, uint64_t version) { wanted.push_back(version); }, milliseconds(5));
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  strand.Run([&] { (*watch)->Follow({"run"}); });
+  EXPECT_TRUE(titan::testing::Eventually([&] { return service.calls > 3; }));
+  strand.Run([&] {
+    ASSERT_GE(wanted.size(), 2u);
+    EXPECT_EQ(wanted[0], 3u);  // RETIRED alone, of each stream
+    EXPECT_EQ(wanted[1], 5u);
+    (*watch)->Follow({});
+    wanted.clear();
+  });
+  std::this_thread::sleep_for(milliseconds(50));
+  const int calls = service.calls;
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(service.calls, calls);
+  strand.Run([&] {
+    EXPECT_TRUE(wanted.empty());
+    watch->reset();
+  });
+  server->Shutdown();
+}
+
+TEST_F(DaemonTest, AKeptVersionIsEvaluatedAfterARestartAndADamagedOneIsNot) {
+  Hash128 digest;
+  {
+    auto publisher = Register();
+    ASSERT_TRUE(publisher.ok()) << publisher.status();
+    digest = Publish(**publisher, 0);
+    grpc::ClientContext context;
+    v1::EndRunRequest end;
+    end.set_run_id("run");
+    v1::EndRunResponse ended;
+    ASSERT_TRUE(stub_->EndRun(&context, end, &ended).ok());
+  }
+  EXPECT_EQ(End(SIGTERM), 0);
+  Start();
+  const Subscriber subscriber(*leader_, socket_path(), "generator-0");
+  {
+    auto slot = subscriber.Acquire("run", 0, /*evaluation=*/true);
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    EXPECT_EQ(slot->lease().digest, digest);
+    EXPECT_EQ(WeightsDigest(slot->manifest(), slot->bytes(), 1), digest);
+    EXPECT_EQ(ReasonOf(subscriber.Acquire("run", 0, false).status()), kVersionLost);
+    ASSERT_TRUE(subscriber.Release(*std::move(slot)).ok());
+  }
+  std::string path;
+  for (const auto& entry : std::filesystem::directory_iterator(data_folder() + "/blobs")) {
+    path = entry.path().string();
+  }
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).put('\x5a');
+  grpc::ClientContext context;
+  v1::PinForEvaluationRequest pin;
+  pin.set_run_id("run");
+  v1::PinForEvaluationResponse pinned;
+  const grpc::Status refused = stub_->PinForEvaluation(&context, pin, &pinned);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_NE(refused.error_message().find(path), std::string::npos) << refused.error_message();
+  // Others are served, two at a time when the trainer asks for that.
+  const auto registered = leader_->RegisterTrainer("y", "next", SmallManifest(), 0, 2);
+  ASSERT_TRUE(registered.ok()) << registered.status();
+  for (const uint32_t slots : {0u, 9u}) {
+    const Status wrong = leader_->RegisterTrainer("z", "wrong", SmallManifest(), 0, slots).status();
+    EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument) << wrong;
+  }
 }
 
 TEST_F(DaemonTest, RecordsSurviveSigkillAndLostVersionsAreRemade) {

@@ -312,7 +312,7 @@ class World {
       Status status = OkStatus();
       if (dice_.Chance(options_.load_error)) {
         status = Unavailable("simulated");
-      } else if (load.evaluation ? pinned_ != std::optional(load.version)
+      } else if (load.evaluation ? !pinned_.contains(load.version)
                                  : !IsLive(load.run_id, load.version)) {
         status = NotFound("no such version");
       } else {
@@ -497,12 +497,12 @@ class World {
     const PinEvaluation pin = a;
     At(Delay(), [this, pin] {
       Status status = OkStatus();
-      if (pinned_.has_value()) {
-        status = FailedPrecondition("the evaluation slot is in use");
+      if (pinned_.size() >= specs_.at(pin.run_id)->evaluation.slots) {
+        status = FailedPrecondition("every evaluation slot is in use");
       } else if (!IsLive(pin.run_id, pin.version)) {
         status = FailedPrecondition("version is retired");
       } else {
-        pinned_ = pin.version;
+        pinned_.insert(pin.version);
       }
       Deliver(EvaluationPinned{pin.run_id, pin.version, status});
     });
@@ -516,14 +516,14 @@ class World {
     }
     At(Delay(), [this, unpin] {
       const bool fails = dice_.Chance(options_.unpin_error);
-      if (!fails) pinned_.reset();
+      if (!fails) pinned_.erase(unpin.version);
       Deliver(EvaluationUnpinned{unpin.run_id, unpin.version,
                                  fails ? Unavailable("simulated") : OkStatus()});
     });
   }
   void Do(const EndRun& a) {
     const std::string run = a.run_id;
-    pinned_.reset();  // with everything of the run
+    pinned_.clear();  // with everything of the run
     At(Delay(), [this, run] { Deliver(RunEnded{run}); });
   }
   void Do(const ReportJob&) {}
@@ -542,7 +542,7 @@ class World {
   std::map<std::string, std::shared_ptr<const JobSpec>> specs_;            // by run id
   std::map<std::string, PolicyVersion> committed_;
   std::map<std::string, std::string> digests_;
-  std::optional<PolicyVersion> pinned_;
+  std::set<PolicyVersion> pinned_;
 };
 
 }  // namespace titan::orchestrator::testing

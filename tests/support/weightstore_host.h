@@ -87,12 +87,14 @@ class Host {
   weightstore::Host& slots() { return *slots_; }
   std::string socket_path() const { return folder_ + "/ws.sock"; }
 
-  std::unique_ptr<Publisher> Register(uint32_t max_age = 0, Manifest manifest = SmallManifest()) {
+  std::unique_ptr<Publisher> Register(uint32_t max_age = 0, Manifest manifest = SmallManifest(),
+                                      uint32_t evaluation_slots = 1) {
     auto publisher = Publisher::Register(*leader_, {.socket_path = socket_path(),
                                                     .run_id = "run",
                                                     .request_id = "",
                                                     .manifest = std::move(manifest),
-                                                    .max_age = max_age});
+                                                    .max_age = max_age,
+                                                    .evaluation_slots = evaluation_slots});
     EXPECT_TRUE(publisher.ok()) << publisher.status();
     return publisher.ok() ? *std::move(publisher) : nullptr;
   }

@@ -38,10 +38,12 @@ class LeaderPort {
   LeaderPort& operator=(const LeaderPort&) = delete;
   virtual ~LeaderPort() = default;
 
-  // ResourceExhausted, with the bytes: the slots do not fit into memory.
+  // The ring has max_age + 3 slots, and there are 1 to 8 for evaluation. ResourceExhausted, with
+  // the bytes: they do not fit into memory.
   virtual StatusOr<Registration> RegisterTrainer(const std::string& request_id,
                                                  const std::string& run_id,
-                                                 const Manifest& manifest, uint32_t max_age) = 0;
+                                                 const Manifest& manifest, uint32_t max_age,
+                                                 uint32_t evaluation_slots) = 0;
   // ResourceExhausted, naming the lease that blocks: the ring stayed full for `wait`.
   virtual StatusOr<BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
                                              uint64_t version, std::chrono::milliseconds wait) = 0;

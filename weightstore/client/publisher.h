@@ -31,6 +31,7 @@ struct PublisherOptions {
   std::string request_id;  // unique for this life of the process; a retry of Register repeats it
   Manifest manifest;
   uint32_t max_age = 0;  // S of the schedule; the ring has S + 3 slots
+  uint32_t evaluation_slots = 1;
   int hash_threads = 1;  // at least 1
 };
 

@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <vector>
+
 #include "orchestrator/canonical.h"
 #include "tests/support/orchestrator_simulation.h"
 
@@ -275,6 +278,39 @@ TEST(RunEngineTest, TrainingNeverWaitsForAnEvaluationAndTheLastOneIsMade) {
   EXPECT_EQ(job.evaluations.size(), 9u);
   EXPECT_EQ(job.evaluations.back().version, 8u);
   EXPECT_TRUE(job.evaluations.back().skipped_reason.empty());
+}
+
+TEST(RunEngineTest, VersionsWaitForTheirEvaluationInSlotsOfTheirOwn) {
+  std::vector<size_t> made;
+  for (const uint32_t slots : {1u, 3u, 8u}) {
+    JobSpec spec = MakeSpec();
+    spec.evaluation.every_steps = 1;
+    spec.evaluation.slots = slots;
+    spec.data.held_out = 30;
+    WorldOptions options;
+    options.train_ms = 1;
+    options.max_running_sequences = 4;
+    options.slow_generator_ms = 200;
+    options.num_generators = 1;
+    options.unpin_error = 0.3;
+    World world{options};
+    world.Submit("job-1", spec);
+    world.Run();
+    const JobInfo& job = world.Job("job-1");
+    ASSERT_EQ(job.state, JobState::kSucceeded) << job.reason;
+    ASSERT_EQ(job.evaluations.size(), 9u);
+    std::set<uint64_t> versions;
+    size_t num_made = 0;
+    for (const EvaluationReport& report : job.evaluations) {
+      versions.insert(report.version);
+      num_made += report.skipped_reason.empty();
+    }
+    EXPECT_EQ(versions.size(), 9u);
+    made.push_back(num_made);
+  }
+  EXPECT_LT(made[0], made[1]);
+  EXPECT_LE(made[1], made[2]);
+  EXPECT_EQ(made[2], 9u);
 }
 
 TEST(RunEngineTest, HeldOutRowsAreNeverTrained) {

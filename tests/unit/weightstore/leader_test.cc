@@ -108,17 +108,17 @@ class LeaderTest : public ::testing::Test {
 };
 
 TEST_F(LeaderTest, WithoutAHostNoTrainerRegisters) {
-  const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0).status();
+  const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1).status();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_NE(MessageOf(refused).find("no host"), std::string::npos) << refused;
   EXPECT_EQ(leader_->ListVersions("run").status().code(), StatusCode::kNotFound);
   AddHost();
-  EXPECT_TRUE(leader_->RegisterTrainer("a", "run", SmallManifest(), 0).ok());
+  EXPECT_TRUE(leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1).ok());
 }
 
 TEST_F(LeaderTest, AGrantIsAnsweredOnceTheHostHasOpenedTheSlot) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
   ASSERT_TRUE(registration.ok()) << registration.status();
   port_->HoldBack();
   const auto early = leader_->TryBeginVersion("run", registration->epoch, 0);
@@ -140,7 +140,7 @@ TEST_F(LeaderTest, AGrantIsAnsweredOnceTheHostHasOpenedTheSlot) {
 
 TEST_F(LeaderTest, ALeaseIsAnsweredOnceTheHostAllowsItAndEndsIfItDoesNot) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
   port_->HoldBack();
@@ -167,7 +167,7 @@ TEST_F(LeaderTest, ALeaseIsAnsweredOnceTheHostAllowsItAndEndsIfItDoesNot) {
 
 TEST_F(LeaderTest, ShutdownEndsTheWaitForAHost) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
   port_->HoldBack();

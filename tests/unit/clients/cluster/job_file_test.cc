@@ -142,6 +142,7 @@ TEST(JobFieldsTest, RangesAreThoseOfTheCheck) {
       {"training.shards", [](JobSpec* s) { s->training.shards = 3; }},
       {"training.shared_group_tokens",
        [](JobSpec* s) { s->training.shared_group_tokens = 1048577; }},
+      {"evaluation.slots", [](JobSpec* s) { s->evaluation.slots = 9; }},
       {"parity.share", [](JobSpec* s) { s->parity.share = 2; }},
       {"deadlines.first_step_ms", [](JobSpec* s) { s->deadlines.first_step_ms = 604800001; }},
       {"deadlines.step_ms", [](JobSpec* s) { s->deadlines.step_ms = 604800001; }},

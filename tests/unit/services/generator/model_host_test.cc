@@ -39,9 +39,9 @@ class GatedLeader final : public weightstore::LeaderPort {
 
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string& request_id,
                                                       const std::string& run_id,
-                                                      const Manifest& manifest,
-                                                      uint32_t max_age) override {
-    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age);
+                                                      const Manifest& manifest, uint32_t max_age,
+                                                      uint32_t evaluation_slots) override {
+    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age, evaluation_slots);
   }
   StatusOr<weightstore::BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
                                                   uint64_t version,
@@ -141,10 +141,10 @@ class SmallRun {
     }
     manifest.contract_training = "training";
     auto made = weightstore::Publisher::Register(host.leader(), {.socket_path = host.socket_path(),
-                                                                .run_id = run_id,
-                                                                .request_id = run_id,
-                                                                .manifest = std::move(manifest),
-                                                                .max_age = 2});
+                                                                 .run_id = run_id,
+                                                                 .request_id = run_id,
+                                                                 .manifest = std::move(manifest),
+                                                                 .max_age = 2});
     EXPECT_TRUE(made.ok()) << made.status();
     publisher = *std::move(made);
     for (uint64_t version = 0; version < num_versions; ++version) {

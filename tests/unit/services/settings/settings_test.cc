@@ -148,6 +148,7 @@ TEST(SettingsTest, WeightStore) {
       {"daemon.data_folder=d"},
       With({{"role=leader", "is \"leader\"; valid: both"},
             {"lease_ttl_ms=99", "is 99; valid: 100 to 3600000 ms"},
+            {"map_deadline_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"memory_limit_bytes=0", "is 0; valid: at least 1048576 bytes"},
             {"socket_path=" + std::string(108, 's'), "socket path '"}}));
   const auto config = Complete<WeightStoreConfig>({"daemon.data_folder=d"});

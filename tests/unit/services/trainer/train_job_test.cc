@@ -22,7 +22,7 @@ namespace {
 class NoLeader : public weightstore::LeaderPort {
  public:
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
-                                                      const weightstore::Manifest&,
+                                                      const weightstore::Manifest&, uint32_t,
                                                       uint32_t) override {
     return Called();
   }
@@ -133,7 +133,7 @@ TEST(TrainJobTest, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
 class TakenLeader final : public NoLeader {
  public:
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
-                                                      const weightstore::Manifest&,
+                                                      const weightstore::Manifest&, uint32_t,
                                                       uint32_t) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return Aborted("taken");
