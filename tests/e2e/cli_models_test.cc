@@ -233,7 +233,7 @@ TEST_F(CliModelsTest, ADifferenceIsFoundWhereItIs) {
   ChangeElement(Path("right"), table, elements - 1, 64);
   Json("weights import " + Path("right") + " --id right");
   for (const std::string& pair : {std::string("left right"), std::string("right left"),
-                                 "left " + Path("right"), Path("right") + " left"}) {
+                                  "left " + Path("right"), Path("right") + " left"}) {
     SCOPED_TRACE(pair);
     EXPECT_EQ(Titanctl("weights diff " + pair + " -o json"), 1) << errors_;
     const json out = json::parse(output_, nullptr, false);
@@ -371,6 +371,7 @@ TEST_F(CliModelsTest, InterruptedProgramsLeaveNothingHalf) {
     const std::string seconds = "0.0" + std::to_string(i * 7 + 10);
     for (const std::string signal : {"INT", "KILL"}) {
       const std::string folder = Path("cut");
+      const size_t left_by_killed = NumPartialFolders();  // one that ends early leaves it there
       const int code = Titanctl("weights export deep --to " + folder,
                                 "timeout --foreground -s " + signal + " " + seconds);
       interrupted += code != 0;
@@ -380,7 +381,7 @@ TEST_F(CliModelsTest, InterruptedProgramsLeaveNothingHalf) {
                   fs::file_size(Path("whole/model.safetensors")));
         EXPECT_TRUE(fs::exists(folder + "/tokenizer.json"));
       }
-      EXPECT_TRUE(signal == "KILL" || NumPartialFolders() == 0) << seconds;
+      EXPECT_TRUE(signal == "KILL" || NumPartialFolders() <= left_by_killed) << seconds;
       fs::remove_all(folder);
     }
     // The content is there already, so what an import leaves can only be half.
