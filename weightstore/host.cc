@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
+#include "weightstore/transport/wire.h"
 
 namespace titan::weightstore {
 namespace {
@@ -106,6 +108,7 @@ void Host::Do(const WriteHeader& command) {
   if (found == slots_.end()) return;
   Slot& slot = found->second;
   slot.header = command.fields;
+  if (command.fields.digest == Hash128{}) slot.tiles.reset();  // its bytes may change
   slot.open_for_writing = command.open_for_writing;
   if (slot.memory != nullptr) slot.memory->WriteHeader(command.fields);
 }
@@ -132,6 +135,19 @@ StatusOr<Host::Slot*> Host::FindSlot(uint64_t slot_id, uint64_t grant) {
   return &found->second;
 }
 
+Hash128 Host::Verify(const SlotMemory& memory, const Manifest& manifest, uint64_t slot_id,
+                     uint64_t grant) {
+  std::shared_ptr<const TileHashes> tiles;
+  // Before the digest: bytes that turn in between are then found by whoever pulls.
+  if (options_.hash_tiles) {
+    tiles = std::make_shared<const TileHashes>(lanes::TileHashes(memory.bytes(), options_.threads));
+  }
+  const Hash128 digest = WeightsDigest(manifest, memory.bytes(), options_.threads);
+  std::lock_guard lock(mutex_);
+  if (const auto slot = FindSlot(slot_id, grant); slot.ok()) (*slot)->tiles = std::move(tiles);
+  return digest;
+}
+
 StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
                                     std::shared_ptr<const Manifest> manifest) {
   std::shared_ptr<SlotMemory> memory;
@@ -145,7 +161,7 @@ StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
     memory = slot->memory;
   }
   const Stopwatch watch;
-  const Hash128 read = WeightsDigest(*manifest, memory->bytes(), options_.threads);
+  const Hash128 read = Verify(*memory, *manifest, slot_id, grant);
   std::lock_guard lock(mutex_);
   stats_.verify_seconds += watch.Seconds();
   return read;
@@ -162,7 +178,7 @@ StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t 
   }
   const Stopwatch watch;
   std::memcpy(to->writable_bytes().data(), from.bytes.data(), manifest->slot_bytes);
-  const Hash128 copied = WeightsDigest(*manifest, to->bytes(), options_.threads);
+  const Hash128 copied = Verify(*to, *manifest, to_slot, to_grant);
   std::lock_guard lock(mutex_);
   stats_.evaluation_seconds += watch.Seconds();
   return copied;
@@ -181,7 +197,7 @@ StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
     const TensorEntry& tensor = manifest->tensors[i];
     TITAN_RETURN_IF_ERROR(read(i, to->writable_bytes().subspan(tensor.offset, tensor.num_bytes)));
   }
-  const Hash128 filled = WeightsDigest(*manifest, to->bytes(), options_.threads);
+  const Hash128 filled = Verify(*to, *manifest, to_slot, to_grant);
   std::lock_guard lock(mutex_);
   stats_.evaluation_seconds += watch.Seconds();
   return filled;
@@ -194,6 +210,52 @@ StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id) {
     return Aborted("slot " + std::to_string(slot_id) + " is not there any more");
   }
   return SlotView{slot->second.memory->bytes(), slot->second.memory};
+}
+
+// ------------------------------------------------------------------------------------- data plane
+
+StatusOr<Host::Slot*> Host::FindReadable(const lanes::ReadHandle& handle) {
+  const auto found = leases_.find(handle.lease_id);
+  if (found == leases_.end()) {
+    return WithReason(Aborted("lease " + std::to_string(handle.lease_id) + " has ended"),
+                      lanes::kLeaseExpired);
+  }
+  const AllowedLease& lease = found->second;
+  // All bits are looked at, so that the time says nothing about how many are right.
+  const uint64_t differing =
+      (lease.token.low ^ handle.token.low) | (lease.token.high ^ handle.token.high);
+  if (differing != 0) return FailedPrecondition("the token is not the lease's");
+  if (lease.epoch != handle.epoch) {
+    return WithReason(Aborted("epoch " + std::to_string(handle.epoch) + " is superseded"),
+                      kEpochSuperseded);
+  }
+  const StatusOr<Slot*> slot = FindSlot(lease.slot_id, handle.grant);
+  if (lease.grant != handle.grant || !slot.ok()) {
+    return WithReason(StaleGrant(handle.grant), lanes::kStaleHandle);
+  }
+  return slot;
+}
+
+StatusOr<lanes::ReadableSlot> Host::OpenForRead(const lanes::ReadHandle& handle) {
+  struct Owner {
+    std::shared_ptr<const SlotMemory> memory;
+    std::shared_ptr<const TileHashes> tiles;
+  };
+  std::lock_guard lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindReadable(handle));
+  const auto owner = std::make_shared<const Owner>(Owner{slot->memory, slot->tiles});
+  lanes::ReadableSlot readable;
+  readable.fd = slot->memory->reader_fd();
+  readable.bytes = slot->memory->bytes();
+  readable.facts = {slot->memory->num_bytes(), slot->header.version, slot->header.digest};
+  if (owner->tiles != nullptr) readable.tile_hashes = *owner->tiles;
+  readable.owner = owner;
+  return readable;
+}
+
+Status Host::CheckReadable(const lanes::ReadHandle& handle) {
+  std::lock_guard lock(mutex_);
+  return FindReadable(handle).status();
 }
 
 // ----------------------------------------------------------------------------------------- socket

@@ -2,10 +2,11 @@
 //
 // The host daemon's part of the weight store: the memory of the slots on this host, and who may map
 // them. It decides nothing about versions. The leader tells it what a slot holds and which leases
-// there are (HostPort); from that it answers its clients on the unix socket alone and at once.
+// there are (HostPort); from that it answers its clients, on the unix socket and on the lanes of
+// its data plane, alone and at once.
 //
 //   leader --HostCommand--> Host: tables of slots and leases <--SlotSource-- SocketServer
-//          <--HostEvents---       SlotMaker's threads
+//          <--HostEvents---       SlotMaker's threads        <--SlotReads--- TcpServer
 //
 // The tables are what counts for clients: a lease that the leader allowed or ended is so once the
 // command has been carried out here.
@@ -27,6 +28,7 @@
 #include "weightstore/slot_maker.h"
 #include "weightstore/slot_memory.h"
 #include "weightstore/socket_server.h"
+#include "weightstore/transport/slot_reads.h"
 
 namespace titan::weightstore {
 
@@ -52,6 +54,7 @@ class HostEvents {
 
 struct HostOptions {
   int threads = 1;            // that hash; at least 1
+  bool hash_tiles = false;    // for the TCP lane, while a slot is verified
   SlotMaker::Make make_slot;  // empty: SlotMemory::Create
 };
 
@@ -64,7 +67,7 @@ struct HostStats {
 };
 
 // Thread-safe.
-class Host final : public HostPort, public SlotSource {
+class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
  public:
   // events must outlive the host.
   Host(HostOptions options, HostEvents& events);
@@ -94,13 +97,19 @@ class Host final : public HostPort, public SlotSource {
   Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) override;
   void ConnectionClosed(uint64_t connection) override;
 
+  // SlotReads.
+  StatusOr<lanes::ReadableSlot> OpenForRead(const lanes::ReadHandle& handle) override;
+  Status CheckReadable(const lanes::ReadHandle& handle) override;
+
  private:
+  using TileHashes = std::vector<uint64_t>;
   struct Slot {
     std::string run_id;
     uint64_t epoch = 0;  // of the writer; 0: this host fills it
     std::shared_ptr<SlotMemory>
         memory;               // shared with who hashes, copies or reads; null: being made
     SlotHeaderFields header;  // as in the header page
+    std::shared_ptr<const TileHashes> tiles;  // of the verified bytes; null: none were made
     bool open_for_writing = false;
     bool writer_mapped = false;
   };
@@ -126,6 +135,11 @@ class Host final : public HostPort, public SlotSource {
   void Do(const HurrySlots& command);
   // The slot, if its memory is there and its grant number is that one.
   StatusOr<Slot*> FindSlot(uint64_t slot_id, uint64_t grant);
+  // The slot that the handle opens. Codes of OpenForRead.
+  StatusOr<Slot*> FindReadable(const lanes::ReadHandle& handle);
+  // The weights digest of a slot that is not locked; makes its tiles' hashes, too.
+  Hash128 Verify(const SlotMemory& memory, const Manifest& manifest, uint64_t slot_id,
+                 uint64_t grant);
   // On the maker's thread.
   void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
 

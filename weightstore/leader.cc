@@ -52,15 +52,17 @@ Leader::~Leader() = default;
 StatusOr<std::unique_ptr<Leader>> Leader::Open(storage::KeyValueStore& index_store,
                                                LeaderOptions options) {
   TITAN_CHECK(options.unix_ms && options.monotonic_ms);
+  if (!options.make_token) options.make_token = MakeToken;
   std::unique_ptr<Leader> leader(new Leader(index_store, std::move(options)));
   TITAN_RETURN_IF_ERROR(leader->index_.Restore(leader->state_));
   return leader;
 }
 
-void Leader::AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes) {
+void Leader::AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes,
+                     DataPlane data_plane) {
   std::lock_guard lock(mutex_);
-  const bool added =
-      hosts_.emplace(name, HostEntry{&port, memory_limit_bytes, port.num_done()}).second;
+  HostEntry entry{&port, memory_limit_bytes, std::move(data_plane), port.num_done()};
+  const bool added = hosts_.emplace(name, std::move(entry)).second;
   TITAN_CHECK(added);
 }
 
@@ -333,14 +335,14 @@ StatusOr<int64_t> Leader::CommitVersion(const std::string& run_id, uint64_t epoc
 
 // ---------------------------------------------------------------------------------------- readers
 
-StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::string& run_id,
-                                     uint64_t version, bool evaluation) {
-  TITAN_ASSIGN_OR_RETURN(const Hash128 token, MakeToken());
-  std::unique_lock lock(mutex_);
+StatusOr<StoreState::LeaseGrant> Leader::GrantLease(std::unique_lock<std::mutex>& lock,
+                                                    const std::string& holder,
+                                                    const std::string& run_id, uint64_t version,
+                                                    bool evaluation, const LeaseTerms& terms) {
   if (shut_down_) return ShutDown();
   Expire();
   const auto acquire = [&] {
-    return state_.AcquireLease(holder, run_id, version, evaluation, options_.monotonic_ms(), token);
+    return state_.AcquireLease(holder, run_id, version, evaluation, options_.monotonic_ms(), terms);
   };
   StatusOr<StoreState::LeaseGrant> acquired = acquire();
   if (evaluation && ReasonOf(acquired.status()) == kVersionNotServed &&
@@ -356,7 +358,47 @@ StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::strin
     Settle();
     return allowed;
   }
+  return grant;
+}
+
+StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::string& run_id,
+                                     uint64_t version, bool evaluation) {
+  LeaseTerms terms;
+  TITAN_ASSIGN_OR_RETURN(terms.token, options_.make_token());
+  std::unique_lock lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const StoreState::LeaseGrant grant,
+                         GrantLease(lock, holder, run_id, version, evaluation, terms));
   return Lease{grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
+}
+
+StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
+                                                 const std::string& run_id, uint64_t version,
+                                                 bool evaluation, const std::vector<Lane>& lanes) {
+  LeaseTerms terms{.token = {}, .remote = true};
+  TITAN_ASSIGN_OR_RETURN(terms.token, options_.make_token());
+  std::unique_lock lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const StoreState::LeaseGrant grant,
+                         GrantLease(lock, holder, run_id, version, evaluation, terms));
+  const DataPlane& data_plane = hosts_.at(grant.host).data_plane;
+  const auto lane = std::find_first_of(lanes.begin(), lanes.end(), data_plane.lanes.begin(),
+                                       data_plane.lanes.end());
+  if (lane == lanes.end()) {
+    state_.ReleaseLease(grant.lease_id);
+    Settle();
+    return WithReason(
+        FailedPrecondition("host " + grant.host + " serves none of the lanes that " + holder +
+                           " can pull by; set data_plane_address of the weight store, or "
+                           "weightstore_socket of a reader on its host"),
+        kNoRemoteLane);
+  }
+  RemoteLease remote;
+  remote.lease = {grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
+  remote.epoch = grant.epoch;
+  remote.token = terms.token;
+  remote.ttl = std::chrono::milliseconds(grant.ttl_ms);
+  remote.lane = *lane;
+  remote.address = data_plane.address;
+  return remote;
 }
 
 Status Leader::ReleaseLease(uint64_t lease_id) {

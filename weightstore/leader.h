@@ -50,9 +50,16 @@ struct LeaderOptions {
   std::function<int64_t()> monotonic_ms;  // for leases
   // Has the kept versions that may be evaluated; must outlive the leader. Null: none.
   const Library* library = nullptr;
+  std::function<StatusOr<Hash128>()> make_token;  // of leases; empty: the system's random source
   // Called when ChangesSince has news, and at Shutdown, on any thread, under the leader's lock:
   // must not call the leader.
   std::function<void()> on_change;
+};
+
+// Where readers on other machines get what a host holds.
+struct DataPlane {
+  std::vector<Lane> lanes;  // that it serves; none: its versions are for readers on the host
+  std::string address;      // host:port
 };
 
 // For metrics.
@@ -79,7 +86,8 @@ class Leader final : public LeaderPort, public HostEvents {
 
   // A host whose slots together may take that much memory. port must stay valid until the leader's
   // last call; its commands and events begin here.
-  void AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes);
+  void AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes,
+               DataPlane data_plane = {});
 
   // Calls that wait end with Unavailable, and so do later ones.
   void Shutdown();
@@ -97,6 +105,9 @@ class Leader final : public LeaderPort, public HostEvents {
                                   uint64_t train_step) override;
   StatusOr<Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                uint64_t version, bool evaluation) override;
+  StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder, const std::string& run_id,
+                                           uint64_t version, bool evaluation,
+                                           const std::vector<Lane>& lanes) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
   // BeginVersion without waiting.
@@ -155,6 +166,7 @@ class Leader final : public LeaderPort, public HostEvents {
   struct HostEntry {
     HostPort* port = nullptr;
     uint64_t memory_limit_bytes = 0;
+    DataPlane data_plane;
     uint64_t num_sent = 0;  // commands
   };
   // A command of a host, by its place among those that were sent to it.
@@ -191,6 +203,11 @@ class Leader final : public LeaderPort, public HostEvents {
   StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
                                 const Manifest& manifest, uint32_t max_age,
                                 uint32_t evaluation_slots);
+  // A lease that its host knows.
+  StatusOr<StoreState::LeaseGrant> GrantLease(std::unique_lock<std::mutex>& lock,
+                                              const std::string& holder, const std::string& run_id,
+                                              uint64_t version, bool evaluation,
+                                              const LeaseTerms& terms);
   // Until the ring has its first slot.
   Status WaitForFirstSlot(const std::string& run_id, uint64_t epoch);
 

@@ -41,6 +41,7 @@ class SlotMemory {
 
   // Read-only descriptors of the bytes and of the header page.
   StatusOr<UniqueFd> DuplicateForReader() const { return readable_.Duplicate(); }
+  int reader_fd() const { return readable_.get(); }  // as long as this lives
   StatusOr<UniqueFd> DuplicateHeader() const { return header_readable_.Duplicate(); }
   // REQUIRES: Writer::kClient.
   StatusOr<UniqueFd> DuplicateForWriter() const { return file_.Duplicate(); }

@@ -95,6 +95,15 @@ struct SlotCounts {
 inline constexpr uint32_t kSparesOfRing = 3;
 inline constexpr uint32_t kMaxEvaluationSlots = 8;
 
+// A reader on another machine has this much time for its version, beside the ttl of all leases: a
+// link that is slower than a tenth of Gigabit Ethernet does not carry versions.
+inline constexpr uint64_t kSlowestLinkBytesPerSecond = uint64_t{16} << 20;
+
+struct LeaseTerms {
+  Hash128 token;        // what the host is to ask for besides the numbers
+  bool remote = false;  // never mapped: lasts longer, by what a pull takes on a slow link
+};
+
 // Who holds the lease of a copy into an evaluation slot.
 inline constexpr std::string_view kEvaluationCopy = "evaluation copy";
 
@@ -187,14 +196,14 @@ class StoreState {
     uint64_t slot_id = 0;
     uint64_t grant = 0;
     uint64_t epoch = 0;  // of the slot's writer; 0: of the evaluation slot
+    int64_t ttl_ms = 0;  // until it is mapped
     Hash128 digest;
     std::shared_ptr<const Manifest> manifest;
   };
   // evaluation: of a version that is in an evaluation slot, pinned or not taken for another yet.
-  // token: what the host is to ask for besides the numbers.
   StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
                                     uint64_t version, bool evaluation, int64_t now_ms,
-                                    const Hash128& token = {});
+                                    const LeaseTerms& terms = {});
   // From here on the lease has no ttl. False: there is none.
   bool LeaseMapped(uint64_t lease_id, int64_t now_ms);
   // False: there is none.
@@ -320,6 +329,7 @@ class StoreState {
     uint64_t grant = 0;
     bool mapped = false;
     int64_t since_ms = 0;
+    int64_t ttl_ms = 0;  // while it is not mapped
   };
 
   uint64_t NextNumber() { return next_number_++; }

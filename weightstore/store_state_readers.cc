@@ -58,20 +58,27 @@ StatusOr<StoreState::LeaseGrant> StoreState::GrantLease(const std::string& holde
   lease.epoch = slot.epoch;
   lease.digest = digest;
   lease.manifest = run->record.manifest;
-  leases_[lease.lease_id] = {holder, run_id, version, slot_id, lease.grant, false, now_ms};
+  lease.ttl_ms = lease_ttl_ms_;
+  leases_[lease.lease_id] = {holder,      run_id, version, slot_id,
+                             lease.grant, false,  now_ms,  lease.ttl_ms};
   return lease;
 }
 
 StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& holder,
                                                           const std::string& run_id,
                                                           uint64_t version, bool evaluation,
-                                                          int64_t now_ms, const Hash128& token) {
+                                                          int64_t now_ms, const LeaseTerms& terms) {
   TITAN_ASSIGN_OR_RETURN(LeaseGrant lease, GrantLease(holder, run_id, version, evaluation, now_ms));
+  if (terms.remote) {
+    const uint64_t seconds = 1 + lease.manifest->slot_bytes / kSlowestLinkBytesPerSecond;
+    lease.ttl_ms += static_cast<int64_t>(seconds) * 1000;
+    leases_.at(lease.lease_id).ttl_ms = lease.ttl_ms;
+  }
   Command(lease.host, AllowLease{.lease_id = lease.lease_id,
                                  .slot_id = lease.slot_id,
                                  .grant = lease.grant,
                                  .epoch = lease.epoch,
-                                 .token = token});
+                                 .token = terms.token});
   return lease;
 }
 
@@ -103,7 +110,7 @@ bool StoreState::ReleaseLease(uint64_t lease_id) {
 void StoreState::ExpireLeases(int64_t now_ms) {
   std::vector<uint64_t> expired;
   for (const auto& [lease_id, lease] : leases_) {
-    if (!lease.mapped && now_ms - lease.since_ms >= lease_ttl_ms_) expired.push_back(lease_id);
+    if (!lease.mapped && now_ms - lease.since_ms >= lease.ttl_ms) expired.push_back(lease_id);
   }
   for (const uint64_t lease_id : expired) ReleaseLease(lease_id);
   std::vector<std::pair<std::string, uint64_t>> overdue;

@@ -124,7 +124,7 @@ StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
   return response;
 }
 
-StatusOr<weightstore::MappedSlot> StoreClient::Map(const std::string& run_id, uint64_t version) {
+StatusOr<weightstore::HeldVersion> StoreClient::Map(const std::string& run_id, uint64_t version) {
   const weightstore::Subscriber subscriber(impl_->leader->port(), impl_->socket_path,
                                            "titanctl-" + std::to_string(getpid()));
   return subscriber.Acquire(run_id, version, /*evaluation=*/false);

@@ -12,7 +12,7 @@
 #include "core/base/status.h"
 #include "services/weightstore_client/grpc_leader.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
-#include "weightstore/client/slot_mapping.h"
+#include "weightstore/client/held_version.h"
 
 namespace titan::cli {
 
@@ -37,7 +37,7 @@ class StoreClient {
   // What is kept on disk; lives as long as this object.
   weightstore::GrpcLeader& models();
   // Maps a committed version; it stays as long as the result lives.
-  StatusOr<weightstore::MappedSlot> Map(const std::string& run_id, uint64_t version);
+  StatusOr<weightstore::HeldVersion> Map(const std::string& run_id, uint64_t version);
 
  private:
   struct Impl;

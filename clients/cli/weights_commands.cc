@@ -23,7 +23,7 @@ using weightstore::v1::VersionInfo;
 
 // The weights of a version or model: in memory, or to be read from disk.
 struct Weights {
-  weightstore::MappedSlot slot;  // mapped, or `stored` of the FoundVersion
+  weightstore::HeldVersion slot;  // mapped, or `stored` of the FoundVersion
   const weightstore::Manifest* manifest = nullptr;
 };
 

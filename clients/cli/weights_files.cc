@@ -167,7 +167,7 @@ Status Export(const FoundVersion& found, const std::string& folder) {
     TITAN_RETURN_IF_ERROR(CheckRoom(folder, elements));
     return model::ExportHfFolder(*model.source, model.bundle, folder, Interrupts::Check);
   }
-  TITAN_ASSIGN_OR_RETURN(const weightstore::MappedSlot slot,
+  TITAN_ASSIGN_OR_RETURN(const weightstore::HeldVersion slot,
                          found.store->Map(found.job.run_id(), found.version.version()));
   TITAN_ASSIGN_OR_RETURN(const formats::ModelBundle bundle,
                          services::ReadBundle(found.store->models(), slot.manifest().bundle,

@@ -56,7 +56,7 @@ void Unpack(kernels::Pool& pool, const TensorEntry& entry, const std::byte* data
 // A version in the store's memory.
 class MappedReader final : public WeightsReader {
  public:
-  MappedReader(FoundVersion found, weightstore::MappedSlot slot)
+  MappedReader(FoundVersion found, weightstore::HeldVersion slot)
       : found_(std::move(found)), title_(found_.title()), slot_(std::move(slot)) {
     for (const TensorEntry& entry : slot_.manifest().tensors) tensors_.push_back(HeadOf(entry));
   }
@@ -77,7 +77,7 @@ class MappedReader final : public WeightsReader {
  private:
   const FoundVersion found_;
   const std::string title_;
-  const weightstore::MappedSlot slot_;
+  const weightstore::HeldVersion slot_;
   std::vector<TensorHead> tensors_;
   kernels::Pool pool_{1};
 };
@@ -200,7 +200,7 @@ StatusOr<std::unique_ptr<WeightsReader>> OpenWeights(const Common& common,
   if (found->stored.has_value()) {
     return std::unique_ptr<WeightsReader>(std::make_unique<StoredReader>(*std::move(found)));
   }
-  TITAN_ASSIGN_OR_RETURN(weightstore::MappedSlot slot,
+  TITAN_ASSIGN_OR_RETURN(weightstore::HeldVersion slot,
                          found->store->Map(found->job.run_id(), found->version.version()));
   return std::unique_ptr<WeightsReader>(
       std::make_unique<MappedReader>(*std::move(found), std::move(slot)));

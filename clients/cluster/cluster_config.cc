@@ -384,6 +384,7 @@ std::vector<Listener> FixedListeners(const ClusterConfig& cluster) {
     add(part + ".daemon.health_listen", daemon.health_listen());
   };
   add_both("weightstore", cluster.weightstore().daemon());
+  add("weightstore.data_plane_address", cluster.weightstore().data_plane_address());
   add_both("orchestrator", cluster.orchestrator().daemon());
   add_both("trainer", cluster.trainer().daemon());
   add_both("reward", cluster.reward().daemon());

@@ -128,7 +128,8 @@ void GeneratorService::OnHeld() {
   if (watch_ == nullptr) return;
   std::set<std::string> runs;
   for (const auto& [key, held] : host_.held()) {
-    if (!key.evaluation) runs.insert(key.run_id);  // slots for evaluation are never retired
+    // Slots for evaluation are never retired, and what was pulled keeps no slot.
+    if (!key.evaluation && held.slot->mapped()) runs.insert(key.run_id);
   }
   watch_->Follow(runs);
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/generator/model_host.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <boost/asio/steady_timer.hpp>
 
+#include "core/base/check.h"
 #include "core/formats/model_config.h"
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
@@ -21,20 +23,49 @@ namespace {
 constexpr auto kModelRetry = std::chrono::milliseconds(20);
 constexpr auto kReleaseRetry = std::chrono::milliseconds(20);
 constexpr int kReleaseTries = 500;  // 10 s
+// Of a pull, which receives, hashes and verifies while others generate.
+constexpr int kMaxPullThreads = 4;
+
+std::unique_ptr<weightstore::lanes::Puller> MakePuller(int kernel_threads, PullMetrics& metrics) {
+  weightstore::lanes::PullerOptions options;
+  const int threads = std::clamp(kernel_threads / 2, 1, kMaxPullThreads);
+  options.tcp.threads = std::min(threads, options.tcp.streams);
+  options.hash_threads = threads;
+  options.report = [&metrics](const auto& report) { metrics.Count(report); };
+  options.memory = [&metrics](double num_bytes) { metrics.AddMemory(num_bytes); };
+  auto puller = weightstore::lanes::Puller::Create(std::move(options));
+  TITAN_CHECK(puller.ok());
+  return *std::move(puller);
+}
+
+weightstore::Subscriber MakeSubscriber(const config::v1::GeneratorConfig& config,
+                                       weightstore::LeaderPort& leader,
+                                       weightstore::lanes::Puller* puller) {
+  const std::string& holder = config.daemon().worker_id();
+  return puller == nullptr ? weightstore::Subscriber(leader, config.weightstore_socket(), holder)
+                           : weightstore::Subscriber(leader, *puller, holder);
+}
 
 }  // namespace
 
 ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
                      rpc::DaemonContext& context)
     : config_(config),
-      subscriber_(leader, config.weightstore_socket(), config.daemon().worker_id()),
       context_(context),
-      pool_(std::make_unique<kernels::Pool>(static_cast<int>(config.kernels().threads()))) {}
+      pull_metrics_(context.metrics),
+      puller_(config.weightstore_socket().empty()
+                  ? MakePuller(static_cast<int>(config.kernels().threads()), pull_metrics_)
+                  : nullptr),
+      subscriber_(MakeSubscriber(config, leader, puller_.get())),
+      pool_(std::make_unique<kernels::Pool>(static_cast<int>(config.kernels().threads()))) {
+  TITAN_LOG(kInfo, "weights_lane", {"lane", puller_ == nullptr ? "map" : "tcp"});
+}
 
 ModelHost::~ModelHost() { Stop(); }
 
 void ModelHost::Stop() {
   stopped_ = true;
+  if (puller_ != nullptr) puller_->Cancel();
   model_.engine.reset();
   held_.clear();
 }
@@ -71,7 +102,7 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& man
   return made;
 }
 
-asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot) {
+asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::HeldVersion> slot) {
   asio::steady_timer timer(context_.control);
   while (making_model_) {  // of another version: the run's evaluation at its start
     timer.expires_after(kModelRetry);
@@ -111,14 +142,15 @@ asio::awaitable<Status> ModelHost::OnEngine(std::function<Status(Engine&)> f) {
   co_return *status;
 }
 
-asio::awaitable<StatusOr<std::shared_ptr<weightstore::MappedSlot>>> ModelHost::Map(VersionKey key) {
+asio::awaitable<StatusOr<std::shared_ptr<weightstore::HeldVersion>>> ModelHost::Acquire(
+    VersionKey key) {
   const auto acquire = [this, key] {
     return subscriber_.Acquire(key.run_id, key.version, key.evaluation);
   };
   auto acquired = co_await context_.blocking.Run(acquire);
   if (!acquired.ok()) co_return acquired.status();
   if (stopped_) co_return Cancelled("the generator is shutting down");
-  auto slot = std::make_shared<weightstore::MappedSlot>(*std::move(acquired));
+  auto slot = std::make_shared<weightstore::HeldVersion>(*std::move(acquired));
   const Status served = co_await ServeModelOf(slot);
   if (!served.ok()) co_return served;
   co_return slot;
@@ -136,7 +168,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
     const Status alive = co_await OnEngine(look);
     if (alive.ok()) co_return digest;
     if (alive.code() == StatusCode::kCancelled) co_return alive;
-    held_.erase(key);  // its slot was taken back: map it anew
+    held_.erase(key);  // its slot was taken back: take it anew
   }
   if (loading_.contains(key)) {
     co_return Unavailable("version " + ToString(key) + " is being loaded; ask again");
@@ -148,10 +180,10 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
                                 ") are held: " + names);
   }
   loading_.insert(key);
-  auto mapped = co_await Map(key);
+  auto acquired = co_await Acquire(key);
   loading_.erase(key);
-  if (!mapped.ok()) co_return Annotate(mapped.status(), "version " + ToString(key));
-  const std::shared_ptr<weightstore::MappedSlot> slot = *std::move(mapped);
+  if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
+  const std::shared_ptr<weightstore::HeldVersion> slot = *std::move(acquired);
   const std::string digest = ToHex(slot->lease().digest);
   held_[key] = {digest, slot};
   const std::function<Status(Engine&)> add = [key, slot](Engine& engine) {
@@ -163,7 +195,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
     co_return added;
   }
   TITAN_LOG(kInfo, "version_loaded", {"run", key.run_id}, {"version", key.version},
-            {"evaluation", key.evaluation}, {"digest", digest});
+            {"evaluation", key.evaluation}, {"digest", digest}, {"mapped", slot->mapped()});
   co_return digest;
 }
 
@@ -186,6 +218,7 @@ asio::awaitable<Status> ModelHost::Release(VersionKey key) {
   if (it == held_.end()) co_return OkStatus();  // another call released it meanwhile
   auto slot = std::move(it->second.slot);
   held_.erase(it);
+  if (!slot->mapped()) co_return OkStatus();  // its lease has ended long ago
   const auto release = [this, slot] { return subscriber_.Release(std::move(*slot)); };
   const Status told = co_await context_.blocking.Run(release);
   if (!told.ok()) TITAN_LOG(kWarning, "lease_release_not_heard", {"status", told});

@@ -18,9 +18,12 @@
 #include "core/kernels/pool.h"
 #include "core/model/decoder.h"
 #include "generator/engine_thread.h"
+#include "services/generator/pull_metrics.h"
 #include "services/rpc/daemon.h"
 #include "titan/config/v1/daemons.pb.h"
+#include "weightstore/client/held_version.h"
 #include "weightstore/client/subscriber.h"
+#include "weightstore/transport/puller.h"
 
 namespace titan::services {
 
@@ -28,7 +31,7 @@ class ModelHost {
  public:
   struct Held {
     std::string digest;  // 32 hex digits
-    std::shared_ptr<weightstore::MappedSlot> slot;
+    std::shared_ptr<weightstore::HeldVersion> slot;
   };
 
   // leader and context must outlive the host.
@@ -36,9 +39,9 @@ class ModelHost {
             rpc::DaemonContext& context);
   ~ModelHost();
 
-  // Maps a version and hands it to the engine; answers its digest. Idempotent. ResourceExhausted:
-  // no place (names what is held). FailedPrecondition: another model or contract. Cancelled: after
-  // Stop. Codes of Subscriber::Acquire.
+  // Takes a version, mapped or pulled, and hands it to the engine; answers its digest. Idempotent.
+  // ResourceExhausted: no place (names what is held). FailedPrecondition: another model or
+  // contract. Cancelled: after Stop. Codes of Subscriber::Acquire.
   rpc::asio::awaitable<StatusOr<std::string>> Load(generator::VersionKey key);
   // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
   // Unavailable: it is being loaded.
@@ -65,17 +68,19 @@ class ModelHost {
   bool Serves(const weightstore::Manifest& manifest) const;
   // Decoder, contract and engine; takes seconds, hence on the blocking pool.
   StatusOr<Model> MakeModel(const weightstore::Manifest& manifest) const;
-  // A lease on the version, its slot, and the model that runs it.
-  rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::MappedSlot>>> Map(
+  // The version, and the model that runs it.
+  rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::HeldVersion>>> Acquire(
       generator::VersionKey key);
-  // Makes the slot's model the one that is served; waits for another call that is at it.
-  rpc::asio::awaitable<Status> ServeModelOf(std::shared_ptr<weightstore::MappedSlot> slot);
+  // Makes the version's model the one that is served; waits for another call that is at it.
+  rpc::asio::awaitable<Status> ServeModelOf(std::shared_ptr<weightstore::HeldVersion> slot);
   // Cancelled: the host is stopped, or the engine has gone.
   rpc::asio::awaitable<Status> OnEngine(std::function<Status(generator::Engine&)> f);
 
   const config::v1::GeneratorConfig config_;
-  const weightstore::Subscriber subscriber_;
   rpc::DaemonContext& context_;
+  PullMetrics pull_metrics_;
+  const std::unique_ptr<weightstore::lanes::Puller> puller_;  // null: the store is on this host
+  const weightstore::Subscriber subscriber_;
   std::unique_ptr<kernels::Pool> pool_;
   Model model_;
   bool making_model_ = false;

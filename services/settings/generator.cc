@@ -25,7 +25,6 @@ void Validate(const config::v1::GeneratorConfig& config, rpc::ConfigProblems* pr
   ValidateKernels(config.kernels(), problems);
   ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
   ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-  ValidateSocket(config.weightstore_socket(), problems);
   const auto range = [problems](const char* path, uint64_t value, uint64_t low, uint64_t high) {
     ValidateRange(path, value, low, high, "", problems);
   };

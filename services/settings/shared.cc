@@ -88,12 +88,6 @@ void ValidatePeerAddress(const std::string& path, const std::string& address,
   }
 }
 
-void ValidateSocket(const std::string& path, ConfigProblems* problems) {
-  if (path.empty()) {
-    problems->push_back({"weightstore_socket", "is required: path of the store's unix socket"});
-  }
-}
-
 std::vector<std::string> Warnings(const DaemonConfig& daemon, const std::string& prefix) {
   std::vector<std::string> warnings;
   if (daemon.debug().rpc_delay_seed() != 0 && daemon.debug().rpc_delay_max_ms() == 0) {

@@ -23,8 +23,6 @@ void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64
 // A required host:port on loopback with a port.
 void ValidatePeerAddress(const std::string& path, const std::string& address,
                          rpc::ConfigProblems* problems);
-// A required weightstore_socket.
-void ValidateSocket(const std::string& path, rpc::ConfigProblems* problems);
 
 void FillKernelDefaults(config::v1::KernelConfig* kernels);
 // Paths "kernels....".

@@ -17,7 +17,9 @@ void Validate(const config::v1::TrainerConfig& config, rpc::ConfigProblems* prob
   ValidateKernels(config.kernels(), problems);
   ValidatePeerAddress("orchestrator_address", config.orchestrator_address(), problems);
   ValidatePeerAddress("weightstore_address", config.weightstore_address(), problems);
-  ValidateSocket(config.weightstore_socket(), problems);
+  if (config.weightstore_socket().empty()) {
+    problems->push_back({"weightstore_socket", "is required: path of the store's unix socket"});
+  }
   ValidateRange("max_pack_tokens", config.max_pack_tokens(), 2048, 1 << 20, "", problems);
   if (!model::RecomputeFromName(config.recompute()).ok()) {
     problems->push_back(

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/runtime/address.h"
 #include "services/settings/settings.h"
 #include "services/settings/shared.h"
 #include "weightstore/client/unix_socket.h"
@@ -10,6 +11,20 @@ namespace {
 // wants it there: some dozens of GB at the speed of a disk.
 constexpr uint32_t kShutdownDeadlineMs = 60'000;
 constexpr uint64_t kMinMemoryLimit = 1 << 20;
+
+// Readers are told the address, so it is one that they can connect to.
+void ValidateDataPlane(const std::string& address, rpc::ConfigProblems* problems) {
+  const char* const path = "data_plane_address";
+  const auto parsed = runtime::ParseHostPort(address);
+  if (!parsed.ok()) {
+    problems->push_back({path, MessageOf(parsed.status())});
+  } else if (!runtime::IsNumeric(*parsed) || parsed->host == "0.0.0.0" || parsed->host == "::") {
+    problems->push_back(
+        {path, "'" + address +
+                   "' is not where a reader can connect to; valid: an IP address "
+                   "of this machine that readers reach, for example 10.0.0.7:7301"});
+  }
+}
 
 }  // namespace
 
@@ -33,6 +48,9 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
     problems->push_back(
         rpc::InvalidValue("memory_limit_bytes", std::to_string(config.memory_limit_bytes()),
                           "at least " + std::to_string(kMinMemoryLimit) + " bytes"));
+  }
+  if (!config.data_plane_address().empty()) {
+    ValidateDataPlane(config.data_plane_address(), problems);
   }
   if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
     const Status path = weightstore::CheckSocketPath(SocketPathOf(config));

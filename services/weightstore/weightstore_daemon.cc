@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <set>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "weightstore/leader.h"
 #include "weightstore/library.h"
 #include "weightstore/socket_server.h"
+#include "weightstore/transport/tcp_server.h"
 
 namespace titan::weightstore {
 namespace {
@@ -36,6 +38,10 @@ constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everythin
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
+// Of the TCP lane: sendfile copies a few GB/s a thread, which fills a link before it fills a host.
+constexpr unsigned kCoresPerTcpThread = 4;
+constexpr unsigned kMaxTcpThreads = 8;
+constexpr int kMaxTcpConnections = 1024;  // four for each reader that pulls at the time
 constexpr const char* kThisHost = "local";
 
 constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
@@ -46,6 +52,27 @@ constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
     {"committed", &SlotCounts::committed},
     {"retired", &SlotCounts::retired},
     {"evaluation", &SlotCounts::evaluation},
+};
+
+struct TcpCount {
+  const char* name;
+  const char* help;
+  uint64_t lanes::TcpServerStats::*count;
+};
+constexpr TcpCount kTcpCounts[] = {
+    {"titan_weightstore_tcp_connections", "Readers' connections to the TCP lane",
+     &lanes::TcpServerStats::connections},
+    {"titan_weightstore_tcp_refused_connections",
+     "Connections to the TCP lane that were too many, since the start",
+     &lanes::TcpServerStats::refused_connections},
+    {"titan_weightstore_tcp_sent_bytes", "Bytes of slots that the TCP lane sent since the start",
+     &lanes::TcpServerStats::sent_bytes},
+    {"titan_weightstore_tcp_refused_requests",
+     "Requests of the TCP lane that were refused since the start, most for a lease that had ended",
+     &lanes::TcpServerStats::refused_requests},
+    {"titan_weightstore_tcp_damaged_requests",
+     "Requests of the TCP lane that were none since the start",
+     &lanes::TcpServerStats::damaged_requests},
 };
 
 class WeightStoreDaemon final : public rpc::DaemonService {
@@ -72,6 +99,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     library.unix_ms = [&clock] { return clock.UnixMs(); };
     TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
     options.library = daemon->library_.get();
+    const bool remote = !config.data_plane_address().empty();
     TITAN_ASSIGN_OR_RETURN(daemon->leader_, Leader::Open(*daemon->index_, std::move(options)));
     uint64_t memory_limit_bytes = config.memory_limit_bytes();
     if (!config.has_memory_limit_bytes()) {
@@ -80,8 +108,13 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     HostOptions host;
     host.threads =
         static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
+    host.hash_tiles = remote;
     daemon->host_ = std::make_unique<Host>(std::move(host), *daemon->leader_);
-    daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes);
+    DataPlane data_plane;
+    if (remote) {
+      TITAN_ASSIGN_OR_RETURN(data_plane, daemon->ServeDataPlane(config));
+    }
+    daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes, data_plane);
     // A process that died while it ended a run left its checkpoints.
     std::set<std::string> runs;
     for (const StoredModel& checkpoint : daemon->library_->ListCheckpoints()) {
@@ -98,7 +131,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
         context.server, context.blocking, context.metrics, *daemon->leader_, *daemon->library_,
         std::move(watchers));
     TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
-              {"memory_limit_bytes", memory_limit_bytes}, {"lane", "same_host_map"});
+              {"memory_limit_bytes", memory_limit_bytes}, {"lanes", remote ? "map tcp" : "map"});
     return std::unique_ptr<rpc::DaemonService>(std::move(daemon));
   }
 
@@ -147,10 +180,35 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     verify_failures_ =
         metrics.AddGauge("titan_weightstore_verify_failures",
                          "Slots whose bytes were not what their writer hashed; must be 0");
-    metrics
-        .AddGauge("titan_weightstore_lane_info", "1 for the way in which weights reach readers",
-                  {{"lane", "same_host_map"}})
-        .Set(1);
+    AddLane(Lane::kMap, true);
+    AddLane(Lane::kTcp, false);
+    for (const auto& [name, help, count] : kTcpCounts) {
+      tcp_counts_.push_back(metrics.AddGauge(name, help));
+    }
+  }
+
+  // Says whether weights reach readers by it.
+  void AddLane(Lane lane, bool in_use) {
+    lanes_[lane] = context_.metrics.AddGauge("titan_weightstore_lane",
+                                             "1 for each way in which weights reach readers",
+                                             {{"lane", std::string(NameOf(lane))}});
+    lanes_[lane].Set(in_use ? 1 : 0);
+  }
+
+  // What readers on other machines are told.
+  StatusOr<DataPlane> ServeDataPlane(const WeightStoreConfig& config) {
+    lanes::TcpServerOptions options;
+    options.listen = config.data_plane_address();
+    options.threads = static_cast<int>(
+        std::clamp(std::thread::hardware_concurrency() / kCoresPerTcpThread, 1u, kMaxTcpThreads));
+    options.max_connections = kMaxTcpConnections;
+    auto server = lanes::TcpServer::Start(options, *host_);
+    if (!server.ok()) return Annotate(server.status(), "data_plane_address");
+    tcp_ = *std::move(server);
+    lanes_[Lane::kTcp].Set(1);
+    TITAN_LOG(kInfo, "data_plane_listening", {"lane", NameOf(Lane::kTcp)},
+              {"address", tcp_->address()});
+    return DataPlane{{Lane::kTcp}, tcp_->address()};
   }
 
   // Stats also ends the leases whose time is over, when nobody else calls the store.
@@ -172,26 +230,33 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       leases_.Set(static_cast<double>(stats.num_leases));
       committed_.Set(static_cast<double>(stats.versions_committed));
       verify_failures_.Set(static_cast<double>(stats.verify_failures));
+      const lanes::TcpServerStats tcp = tcp_ != nullptr ? tcp_->Stats() : lanes::TcpServerStats{};
+      for (size_t i = 0; i < tcp_counts_.size(); ++i) {
+        tcp_counts_[i].Set(static_cast<double>(tcp.*(kTcpCounts[i].count)));
+      }
       timer_.expires_after(kStatsPeriod);
       boost::system::error_code woken;
       co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
     }
   }
 
-  // Destroyed in the opposite order: the socket's thread uses the host, the host's threads and the
-  // service use the leader.
+  // Destroyed in the opposite order: the socket's thread and the data plane's use the host, the
+  // host's threads and the service use the leader.
   rpc::DaemonContext& context_;
   std::unique_ptr<storage::KeyValueStore> index_;
   std::unique_ptr<Library> library_;
   std::unique_ptr<Leader> leader_;
   std::unique_ptr<Host> host_;
+  std::unique_ptr<lanes::TcpServer> tcp_;  // null: readers are on this host
   std::unique_ptr<SocketServer> socket_;
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
   runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
       verify_failures_, make_slot_seconds_, verify_seconds_, commit_seconds_, evaluation_seconds_;
-  std::vector<runtime::Gauge> slots_;  // parallel to kSlotStates
+  std::vector<runtime::Gauge> slots_;       // parallel to kSlotStates
+  std::vector<runtime::Gauge> tcp_counts_;  // parallel to kTcpCounts
+  std::map<Lane, runtime::Gauge> lanes_;
 };
 
 }  // namespace

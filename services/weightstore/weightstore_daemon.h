@@ -2,7 +2,8 @@
 //
 // titan-weightstore: leader and host daemon in one process.
 //
-// Threads beside those of every daemon (services/rpc/daemon.h): one that serves the unix socket.
+// Threads beside those of every daemon (services/rpc/daemon.h): one that serves the unix socket,
+// and a few that serve the TCP lane where there is a data plane.
 // The control strand decides nothing: Leader and Host have locks of their own, because the socket's
 // thread must not wait for the strand.
 #ifndef TITAN_SERVICES_WEIGHTSTORE_WEIGHTSTORE_DAEMON_H_

@@ -25,6 +25,7 @@ constexpr size_t kMaxWatching = 1024;
 constexpr size_t kVersionsPerMessage = 256;
 constexpr size_t kMessagesQueued = 4;
 constexpr uint32_t kMaxWaitMs = 600'000;
+constexpr int kMaxLanes = 8;
 // How often a call that waits for the ring looks again.
 constexpr std::chrono::milliseconds kRingPeriod{5};
 
@@ -171,14 +172,38 @@ StatusOr<v1::CommitVersionResponse> WeightStoreGrpcService::Handle(
 
 StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
     const v1::AcquireLeaseRequest& message) {
-  TITAN_ASSIGN_OR_RETURN(const Lease lease,
-                         leader_.AcquireLease(message.holder(), message.run_id(), message.version(),
-                                              message.evaluation()));
   v1::AcquireLeaseResponse answer;
-  answer.set_lease_id(lease.lease_id);
-  answer.set_grant(lease.grant);
-  answer.set_weights_digest(ToHex(lease.digest));
-  *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
+  const auto fill = [&answer](const Lease& lease) {
+    answer.set_lease_id(lease.lease_id);
+    answer.set_grant(lease.grant);
+    answer.set_weights_digest(ToHex(lease.digest));
+    *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
+  };
+  if (message.lanes().empty()) {
+    TITAN_ASSIGN_OR_RETURN(const Lease lease,
+                           leader_.AcquireLease(message.holder(), message.run_id(),
+                                                message.version(), message.evaluation()));
+    fill(lease);
+    answer.set_lane(v1::LANE_MAP);
+    return answer;
+  }
+  if (message.lanes_size() > kMaxLanes) {
+    return InvalidArgument("lanes: more than " + std::to_string(kMaxLanes));
+  }
+  std::vector<Lane> lanes;
+  for (const int lane : message.lanes()) {
+    TITAN_ASSIGN_OR_RETURN(lanes.emplace_back(), FromProto(static_cast<v1::Lane>(lane)));
+  }
+  TITAN_ASSIGN_OR_RETURN(
+      const RemoteLease remote,
+      leader_.AcquireRemoteLease(message.holder(), message.run_id(), message.version(),
+                                 message.evaluation(), lanes));
+  fill(remote.lease);
+  answer.set_lane(weightstore::ToProto(remote.lane));
+  answer.set_epoch(remote.epoch);
+  answer.set_token(ToHex(remote.token));
+  answer.set_ttl_ms(static_cast<uint64_t>(remote.ttl.count()));
+  answer.set_data_plane_address(remote.address);
   return answer;
 }
 

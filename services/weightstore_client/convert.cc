@@ -29,6 +29,9 @@ constexpr Advice kAdvice[] = {
     {kVersionNotServed, "Ask for a committed version; ListVersions shows them.", 0},
     {kEvaluationSlotBusy, "Unpin the version that the message names and wait for its readers.",
      1000},
+    {kNoRemoteLane,
+     "Set data_plane_address of the weight store, or weightstore_socket of a reader on its host.",
+     0},
     {kDigestMismatch, "Begin the version again; if it comes back, test the machine's memory.", 0},
 };
 
@@ -154,6 +157,15 @@ StatusOr<StoredModel> FromProto(const v1::StoredModel& message) {
     return InvalidArgument("model.blobs: must be one for each tensor");
   }
   return model;
+}
+
+v1::Lane ToProto(Lane lane) { return static_cast<v1::Lane>(lane); }
+
+StatusOr<Lane> FromProto(v1::Lane lane) {
+  if (lane == v1::LANE_UNSPECIFIED || !v1::Lane_IsValid(lane)) {
+    return InvalidArgument("lane: " + std::to_string(lane) + " is none");
+  }
+  return static_cast<Lane>(lane);
 }
 
 StatusOr<Hash128> DigestFromProto(std::string_view field, const std::string& hex) {

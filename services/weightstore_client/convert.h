@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
 #include "weightstore/client/manifest.h"
+#include "weightstore/client/remote_lease.h"
 #include "weightstore/client/stored_model.h"
 
 namespace titan::weightstore {
@@ -23,6 +24,10 @@ StatusOr<Manifest> FromProto(const v1::Manifest& message);
 // whole: with the manifest and the blobs, which FromProto wants.
 v1::StoredModel ToProto(const StoredModel& model, bool whole);
 StatusOr<StoredModel> FromProto(const v1::StoredModel& message);
+
+v1::Lane ToProto(Lane lane);
+// InvalidArgument: none that this program knows.
+StatusOr<Lane> FromProto(v1::Lane lane);
 
 // InvalidArgument, naming `field`: not 32 hex digits.
 StatusOr<Hash128> DigestFromProto(std::string_view field, const std::string& hex);

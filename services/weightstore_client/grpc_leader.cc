@@ -18,6 +18,7 @@ constexpr std::chrono::milliseconds kGrace{5'000};
 constexpr std::chrono::milliseconds kStreamDeadline{3'600'000};
 constexpr std::chrono::milliseconds kStreamPoll{20};
 constexpr size_t kChunkBytes = 1u << 20;
+constexpr uint64_t kMaxTtlMs = 30ull * 24 * 3'600'000;  // added to a clock
 constexpr uint64_t kReadBytes = 2u << 20;
 constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 40;  // of a blob whose size is not known
 constexpr auto kNever = [] { return false; };
@@ -115,17 +116,25 @@ StatusOr<int64_t> GrpcLeader::CommitVersion(const std::string& run_id, uint64_t 
   return response.committed_unix_ms();
 }
 
-StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::string& run_id,
-                                         uint64_t version, bool evaluation) {
+StatusOr<v1::AcquireLeaseResponse> GrpcLeader::Acquire(const std::string& holder,
+                                                       const std::string& run_id, uint64_t version,
+                                                       bool evaluation,
+                                                       const std::vector<Lane>& lanes) {
   v1::AcquireLeaseRequest request;
   request.set_holder(holder);
   request.set_run_id(run_id);
   request.set_version(version);
   request.set_evaluation(evaluation);
+  for (const Lane lane : lanes) request.add_lanes(ToProto(lane));
   // For evaluation it may be read from disk first.
   const auto deadline = evaluation ? options_.long_deadline : options_.deadline;
-  TITAN_ASSIGN_OR_RETURN(const v1::AcquireLeaseResponse response,
-                         Call(&Async::AcquireLease, std::move(request), deadline));
+  return Call(&Async::AcquireLease, std::move(request), deadline);
+}
+
+namespace {
+
+StatusOr<Lease> LeaseOf(const v1::AcquireLeaseResponse& response, const std::string& run_id,
+                        uint64_t version) {
   Lease lease;
   lease.lease_id = response.lease_id();
   lease.grant = response.grant();
@@ -136,6 +145,29 @@ StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::s
   TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(response.manifest()));
   lease.manifest = std::make_shared<const Manifest>(std::move(manifest));
   return lease;
+}
+
+}  // namespace
+
+StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::string& run_id,
+                                         uint64_t version, bool evaluation) {
+  TITAN_ASSIGN_OR_RETURN(const auto response, Acquire(holder, run_id, version, evaluation, {}));
+  return LeaseOf(response, run_id, version);
+}
+
+StatusOr<RemoteLease> GrpcLeader::AcquireRemoteLease(const std::string& holder,
+                                                     const std::string& run_id, uint64_t version,
+                                                     bool evaluation,
+                                                     const std::vector<Lane>& lanes) {
+  TITAN_ASSIGN_OR_RETURN(const auto response, Acquire(holder, run_id, version, evaluation, lanes));
+  RemoteLease remote;
+  TITAN_ASSIGN_OR_RETURN(remote.lease, LeaseOf(response, run_id, version));
+  remote.epoch = response.epoch();
+  TITAN_ASSIGN_OR_RETURN(remote.token, DigestFromProto("token", response.token()));
+  remote.ttl = std::chrono::milliseconds(std::min(response.ttl_ms(), kMaxTtlMs));
+  TITAN_ASSIGN_OR_RETURN(remote.lane, FromProto(response.lane()));
+  remote.address = response.data_plane_address();
+  return remote;
 }
 
 StatusOr<StoredModel> GrpcLeader::Get(v1::GetStoredModelRequest request) {
@@ -295,7 +327,7 @@ StatusOr<StoredModel> GrpcLeader::FindCheckpoint(const std::string& run_id) {
 Status GrpcLeader::ReleaseLease(uint64_t lease_id) {
   v1::ReleaseLeaseRequest request;
   request.set_lease_id(lease_id);
-  return Call(&Async::ReleaseLease, std::move(request), options_.deadline).status();
+  return Call(&Async::ReleaseLease, std::move(request), options_.release_deadline).status();
 }
 
 }  // namespace titan::weightstore

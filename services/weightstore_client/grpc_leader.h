@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "services/rpc/rpc_client.h"
@@ -25,7 +26,9 @@
 namespace titan::weightstore {
 
 struct GrpcLeaderOptions {
-  std::chrono::milliseconds deadline{10'000};        // of calls that touch records only
+  std::chrono::milliseconds deadline{10'000};  // of calls that touch records only
+  // Of ReleaseLease, which nobody depends on: who lost its source must say so within 2 s.
+  std::chrono::milliseconds release_deadline{500};
   std::chrono::milliseconds long_deadline{120'000};  // of calls that take, hash or copy slots
 };
 
@@ -50,6 +53,9 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
                                   uint64_t train_step) override;
   StatusOr<Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                uint64_t version, bool evaluation) override;
+  StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder, const std::string& run_id,
+                                           uint64_t version, bool evaluation,
+                                           const std::vector<Lane>& lanes) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
   StatusOr<StoredModel> FindModel(const std::string& id_or_name) override;
@@ -72,6 +78,9 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
   GrpcLeader(rpc::RpcClient& client, std::unique_ptr<v1::WeightStoreService::StubInterface> stub,
              GrpcLeaderOptions options);
 
+  StatusOr<v1::AcquireLeaseResponse> Acquire(const std::string& holder, const std::string& run_id,
+                                             uint64_t version, bool evaluation,
+                                             const std::vector<Lane>& lanes);
   StatusOr<StoredModel> Get(v1::GetStoredModelRequest request);
   template <typename Request, typename Response>
   StatusOr<Response> CallStream(rpc::WriteStreamMethod<Async, Request, Response> method,

@@ -2,7 +2,7 @@
 # Real processes, sockets and memory files.
 titan_test(weightstore_transport_test LABEL unit TIMEOUT 60
   SOURCES unit/weightstore/transport/wire_test.cc unit/weightstore/transport/tcp_process_test.cc
-          unit/weightstore/transport/tcp_transport_test.cc unit/weightstore/transport/pull_test.cc
+          unit/weightstore/transport/tcp_transport_test.cc unit/weightstore/transport/pull_test.cc unit/weightstore/transport/puller_test.cc
   USES core/base core/storage core/runtime weightstore/client weightstore weightstore/reshard
        weightstore/transport)
 # Host processes over UCX's shared memory.

@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -112,6 +113,38 @@ TEST(JobTest, RandomDelaysInEveryRpcGiveTheSameBits) {
   TestFolder folder("delays");
   const ClusterConfig config = WithDelays(SmallCluster(folder.path()), 40);
   ExpectSameBits(RunJob(config, SmallJob(kSteps)), /*other_batches=*/true);
+}
+
+TEST(JobTest, AGeneratorThatPullsItsVersionsGivesTheSameBits) {
+  TestFolder folder("remote");
+  ClusterConfig config = SmallCluster(folder.path());
+  config.set_num_generators(1);  // which maps
+  config.mutable_weightstore()->set_data_plane_address("127.0.0.1:0");
+  std::unique_ptr<RemoteGenerator> remote;
+  std::map<std::string, double> metrics;
+  const JobRun run = RunJob(
+      config, SmallJob(kSteps),
+      [&](const StepReport&, const cluster::Cluster&) {
+        for (const char* name :
+             {"titan_generator_pulled_bytes_total", "titan_generator_pull_memory_bytes",
+              "titan_generator_pull_corrupt_total", "titan_generator_pull_seconds_count"}) {
+          metrics[name] = remote->Metric(name);
+        }
+      },
+      [&](const cluster::Cluster& cluster) {
+        remote = std::make_unique<RemoteGenerator>(config, cluster, "elsewhere");
+      });
+  ExpectSameBits(run, /*other_batches=*/false);
+  EXPECT_EQ(run.token_shares().size(), 2u);  // of which each made a fifth at least
+  // Versions 0 to 4 at least, in memory of at most max_versions and the spare.
+  const double slot_bytes = metrics["titan_generator_pulled_bytes_total"] /
+                            (metrics["titan_generator_pull_seconds_count"] / 3);  // phases
+  EXPECT_GE(metrics["titan_generator_pull_seconds_count"], 3 * kSteps);
+  EXPECT_GT(slot_bytes, 1 << 20);
+  EXPECT_GE(metrics["titan_generator_pull_memory_bytes"], slot_bytes);
+  EXPECT_LE(metrics["titan_generator_pull_memory_bytes"],
+            slot_bytes * (config.generator().max_versions() + 1));
+  EXPECT_EQ(metrics["titan_generator_pull_corrupt_total"], 0);
 }
 
 config::v1::JobSpec DeepJob(uint32_t steps) {

@@ -13,6 +13,9 @@
 #include "clients/cluster/cluster_config.h"
 #include "clients/cluster/job_client.h"
 #include "core/base/check.h"
+#include "core/runtime/endpoint.h"
+#include "core/runtime/health.h"
+#include "services/rpc/config.h"
 #include "tests/support/small_model.h"
 
 namespace titan::e2e {
@@ -187,7 +190,7 @@ void ReadJournal(const std::string& data_folder, JobRun* run) {
 }  // namespace
 
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
-              StepHook hook) {
+              StepHook hook, const StartHook& started) {
   JobRun run;
   cluster::ClusterOptions options;
   options.config = config;
@@ -198,6 +201,7 @@ JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec
   auto client = cluster::JobClient::Connect((*cluster)->orchestrator_address());
   EXPECT_TRUE(client.ok()) << client.status();
   if (!client.ok()) return run;
+  if (started) started(**cluster);
   const auto submitted = (*client)->Submit(spec);
   EXPECT_TRUE(submitted.ok()) << submitted.status();
   if (!submitted.ok()) return run;
@@ -219,6 +223,49 @@ JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec
   (*cluster)->Stop();
   ReadJournal(config.data_folder(), &run);
   return run;
+}
+
+RemoteGenerator::RemoteGenerator(const config::v1::ClusterConfig& config,
+                                 const cluster::Cluster& cluster, const std::string& name)
+    : name_(name), data_folder_(config.data_folder() + "/" + name) {
+  const auto store = runtime::ReadEndpoint(config.data_folder() + "/weightstore", "weightstore");
+  EXPECT_TRUE(store.ok()) << store.status();
+  if (!store.ok()) return;
+  config::v1::GeneratorConfig own = config.generator();
+  own.mutable_daemon()->set_worker_id(name);
+  own.mutable_daemon()->set_data_folder(data_folder_);
+  own.set_orchestrator_address(cluster.orchestrator_address());
+  own.set_weightstore_address(store->address);
+  const std::string file = data_folder_ + ".json", log = data_folder_ + ".log";
+  std::ofstream(file) << rpc::ToJsonText(own);
+  const std::string program = std::string(TITAN_BINARY_DIR) + "/bin/titan-generator";
+  process_ = std::make_unique<testing::ChildProcess>(
+      std::vector<std::string>{program, "--config", file}, log);
+  auto client = cluster::JobClient::Connect(cluster.orchestrator_address());
+  const auto registered = [&] {
+    const auto workers = (*client)->ListWorkers();
+    for (int w = 0; workers.ok() && w < workers->workers_size(); ++w) {
+      if (workers->workers(w).worker().worker_id() == name) return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(client.ok() && testing::Eventually(registered, std::chrono::seconds(30)))
+      << name << " does not register; see " << log;
+}
+
+double RemoteGenerator::Metric(const std::string& name) const {
+  const auto endpoint = runtime::ReadEndpoint(data_folder_, name_);
+  if (!endpoint.ok()) return -1;
+  const auto answer =
+      runtime::GetHealth(endpoint->health_address, "/metrics", std::chrono::seconds(5));
+  EXPECT_TRUE(answer.ok()) << answer.status();
+  double sum = 0;
+  std::istringstream lines(answer.ok() ? answer->body : "");
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name + " ") && !line.starts_with(name + "{")) continue;
+    sum += std::stod(line.substr(line.rfind(' ') + 1));
+  }
+  return sum;
 }
 
 void ExpectSound(const JobRun& run, const config::v1::JobSpec& spec) {

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "clients/cluster/cluster.h"
 #include "core/base/status.h"
+#include "tests/support/child_process.h"
 #include "titan/config/v1/daemons.pb.h"
 #include "titan/config/v1/job.pb.h"
 #include "titan/orchestrator/v1/orchestrator.pb.h"
@@ -68,10 +70,33 @@ config::v1::ClusterConfig SmallCluster(const std::string& data_folder);
 // Every RPC of every daemon waits up to max_ms first, each daemon by its own seed.
 config::v1::ClusterConfig WithDelays(config::v1::ClusterConfig config, uint32_t max_ms);
 
+// Called once the cluster is up, before the job is submitted.
+using StartHook = std::function<void(const cluster::Cluster&)>;
+
 // Starts the cluster, runs the job to its end and stops the cluster. Fails the test when the
 // cluster does not start or the job does not succeed.
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
-              StepHook hook = {});
+              StepHook hook = {}, const StartHook& started = {});
+
+// A generator that is not the cluster's, as on another machine: it has no socket of the weight
+// store and pulls every version from its data plane. Killed at the end.
+class RemoteGenerator {
+ public:
+  // Returns once the orchestrator knows it.
+  RemoteGenerator(const config::v1::ClusterConfig& config, const cluster::Cluster& cluster,
+                  const std::string& name);
+  RemoteGenerator(const RemoteGenerator&) = delete;
+  RemoteGenerator& operator=(const RemoteGenerator&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Of its metrics; all series of a name together.
+  double Metric(const std::string& name) const;
+
+ private:
+  const std::string name_;
+  const std::string data_folder_;
+  std::unique_ptr<testing::ChildProcess> process_;
+};
 
 // What every run must show before it may be compared with another: at least 3 distinct digests,
 // parity on every step, every job step reported once.

@@ -79,7 +79,7 @@ class WholeStore {
     options.on_change = [watchers = watchers_] { watchers->Wake(); };
     leader_ = OrRefuse(Leader::Open(index_, std::move(options)));
     slots_ = std::make_unique<weightstore::Host>(HostOptions{}, *leader_);
-    leader_->AddHost("local", *slots_, kMemoryLimit);
+    leader_->AddHost("local", *slots_, kMemoryLimit, {{Lane::kTcp}, "127.0.0.1:1"});
     LibraryOptions library;
     library.folder = Blobs();
     library.disk_limit_bytes = 1 << 20;

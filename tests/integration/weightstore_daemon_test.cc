@@ -106,7 +106,7 @@ TEST_F(DaemonTest, AFullRingIsNamedOverTheWireAndWaitsEndWithTheProcess) {
   auto publisher = Register(0);
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   const Subscriber subscriber(*leader_, socket_path(), "generator-3");
-  std::vector<MappedSlot> held;
+  std::vector<HeldVersion> held;
   for (uint64_t v = 0; v < 3; ++v) {
     Publish(**publisher, v);
     auto slot = subscriber.Acquire("run", v, false);
@@ -150,7 +150,7 @@ TEST_F(DaemonTest, AHolderHearsThatAVersionIsWantedBackAndReleasesIt) {
   auto publisher = Register(0);  // a ring of three
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   const Subscriber subscriber(*leader_, socket_path(), "generator-3");
-  std::map<uint64_t, MappedSlot> held;
+  std::map<uint64_t, HeldVersion> held;
   for (uint64_t v = 0; v < 3; ++v) {
     Publish(**publisher, v);
     auto slot = subscriber.Acquire("run", v, false);

@@ -52,7 +52,11 @@ class ServedSlots final : public SlotReads {
     return AddMemory(*std::move(memory), version);
   }
   uint64_t AddMemory(std::unique_ptr<SlotMemory> memory, uint64_t version) {
+    return AddMemory(std::move(memory), version, {version, 7});
+  }
+  uint64_t AddMemory(std::unique_ptr<SlotMemory> memory, uint64_t version, const Hash128& digest) {
     Slot slot;
+    slot.digest = digest;
     slot.memory = std::move(memory);
     slot.fd = *slot.memory->DuplicateForReader();
     slot.grant = slots_.size() + 1;
@@ -67,7 +71,7 @@ class ServedSlots final : public SlotReads {
     grant.lease.lease_id = lease;
     grant.lease.grant = slots_[lease - 1].grant;
     grant.lease.version = slots_[lease - 1].version;
-    grant.lease.digest = {slots_[lease - 1].version, 7};
+    grant.lease.digest = slots_[lease - 1].digest;
     grant.epoch = 3;
     grant.token = {lease * 11, 5};
     return grant;
@@ -93,7 +97,7 @@ class ServedSlots final : public SlotReads {
     ReadableSlot readable;
     readable.fd = slot.fd.get();
     readable.bytes = slot.memory->bytes();
-    readable.facts = {readable.bytes.size(), slot.version, {slot.version, 7}};
+    readable.facts = {readable.bytes.size(), slot.version, slot.digest};
     readable.tile_hashes = slot.tile_hashes;
     readable.owner = slot.memory;
     return readable;
@@ -109,6 +113,7 @@ class ServedSlots final : public SlotReads {
     UniqueFd fd;
     uint64_t grant = 0;
     uint64_t version = 0;
+    Hash128 digest;
     std::vector<uint64_t> tile_hashes;
   };
 

@@ -21,6 +21,7 @@
 #include "weightstore/host.h"
 #include "weightstore/leader.h"
 #include "weightstore/socket_server.h"
+#include "weightstore/transport/tcp_server.h"
 
 namespace titan::weightstore::testing {
 
@@ -29,8 +30,9 @@ class Host {
   static constexpr int64_t kMapDeadlineMs = 15'000;
   enum class IndexKind { kMemory, kDisk };  // kMemory: no test waits for a slow disk
 
-  explicit Host(uint64_t memory_limit_bytes = 64u << 20, IndexKind kind = IndexKind::kMemory)
-      : memory_limit_bytes_(memory_limit_bytes), kind_(kind) {
+  explicit Host(uint64_t memory_limit_bytes = 64u << 20, IndexKind kind = IndexKind::kMemory,
+                bool serves_tcp = false)  // to readers that pull
+      : memory_limit_bytes_(memory_limit_bytes), kind_(kind), serves_tcp_(serves_tcp) {
     std::string pattern = (std::filesystem::temp_directory_path() / "titan_ws_XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
     Start();
@@ -61,9 +63,16 @@ class Host {
     auto leader = Leader::Open(index(), std::move(options));
     ASSERT_TRUE(leader.ok()) << leader.status();
     leader_ = *std::move(leader);
-    slots_ = std::make_unique<weightstore::Host>(HostOptions{.threads = 2, .make_slot = make_slot},
-                                                 *leader_);
-    leader_->AddHost("local", *slots_, memory_limit_bytes_);
+    slots_ = std::make_unique<weightstore::Host>(
+        HostOptions{.threads = 2, .hash_tiles = serves_tcp_, .make_slot = make_slot}, *leader_);
+    DataPlane data_plane;
+    if (serves_tcp_) {
+      auto tcp = lanes::TcpServer::Start({}, *slots_);
+      ASSERT_TRUE(tcp.ok()) << tcp.status();
+      tcp_ = *std::move(tcp);
+      data_plane = {{Lane::kTcp}, tcp_->address()};
+    }
+    leader_->AddHost("local", *slots_, memory_limit_bytes_, data_plane);
     auto server = SocketServer::Start(socket_path(), *slots_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -71,11 +80,14 @@ class Host {
   // What SIGKILL leaves: the index on disk, the maps of other processes.
   void Stop() {
     server_.reset();
+    tcp_.reset();
     slots_.reset();
     leader_.reset();
     library_.reset();
     disk_.reset();
   }
+  // Readers that pull find nobody there.
+  void StopDataPlane() { tcp_.reset(); }
   void Shutdown() {
     leader_->Shutdown();
     slots_->Shutdown();
@@ -110,6 +122,7 @@ class Host {
 
   const uint64_t memory_limit_bytes_;
   const IndexKind kind_;
+  const bool serves_tcp_;
   uint64_t next_life_ = 0;
   std::string folder_;
   storage::MemoryStore memory_;  // outlives restarts
@@ -118,6 +131,7 @@ class Host {
   std::unique_ptr<Leader> leader_;
   std::unique_ptr<weightstore::Host> slots_;
   std::unique_ptr<SocketServer> server_;
+  std::unique_ptr<lanes::TcpServer> tcp_;
 };
 
 // Publishes a version whose every 8 bytes hold `number` (default: the version).

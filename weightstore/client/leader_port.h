@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/hash.h"
 #include "core/base/status.h"
 #include "weightstore/client/manifest.h"
+#include "weightstore/client/remote_lease.h"
 #include "weightstore/client/slot_mapping.h"
 
 namespace titan::weightstore {
@@ -59,6 +61,13 @@ class LeaderPort {
   // LOST.
   virtual StatusOr<Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                        uint64_t version, bool evaluation) = 0;
+  // The same for a holder that pulls the bytes over `lanes`, those that it can use, dearest first:
+  // the answer names the first of them that the host serves. FailedPrecondition: it serves none,
+  // and what to set.
+  virtual StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder,
+                                                   const std::string& run_id, uint64_t version,
+                                                   bool evaluation,
+                                                   const std::vector<Lane>& lanes) = 0;
   // OK also for a lease that has ended.
   virtual Status ReleaseLease(uint64_t lease_id) = 0;
 };

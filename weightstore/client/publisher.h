@@ -22,6 +22,7 @@
 #include "core/base/status.h"
 #include "weightstore/client/leader_port.h"
 #include "weightstore/client/slot_mapping.h"
+#include "weightstore/client/unix_socket.h"
 
 namespace titan::weightstore {
 

@@ -30,6 +30,8 @@ inline constexpr std::string_view kVersionNotServed = "VERSION_NOT_SERVED";
 inline constexpr std::string_view kEvaluationSlotBusy = "EVALUATION_SLOT_BUSY";
 // The bytes of a slot are not what its writer hashed.
 inline constexpr std::string_view kDigestMismatch = "DIGEST_MISMATCH";
+// The store serves none of the lanes that a reader on another machine can use.
+inline constexpr std::string_view kNoRemoteLane = "NO_REMOTE_LANE";
 
 // REQUIRES: !status.ok().
 Status WithReason(Status status, std::string_view reason);

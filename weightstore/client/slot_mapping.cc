@@ -9,6 +9,11 @@
 #include <cstring>
 #include <utility>
 
+// Since Linux 5.14; absent from older headers.
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 namespace titan::weightstore {
 namespace {
 
@@ -85,53 +90,30 @@ StatusOr<MappedMemory> MappedMemory::MapUnchecked(int fd, size_t num_bytes, bool
   return MappedMemory(data, num_bytes);
 }
 
-MappedSlot& MappedSlot::operator=(MappedSlot&& other) noexcept {
-  if (this == &other) return *this;
-  Unmap();
-  lease_ = std::move(other.lease_);
-  connection_ = std::move(other.connection_);
-  slot_ = std::move(other.slot_);
-  header_ = std::move(other.header_);
-  return *this;
+StatusOr<MappedMemory> MappedMemory::Own(size_t num_bytes) {
+  const auto failed = [num_bytes](const char* what) {
+    return ResourceExhausted(std::to_string(num_bytes) + " bytes of memory: " + what + ": " +
+                             std::strerror(errno));
+  };
+  void* data = num_bytes == 0
+                   ? MAP_FAILED
+                   : MapAligned(-1, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  if (data == MAP_FAILED) return failed("mapping");
+  MappedMemory memory(data, num_bytes);
+  ::madvise(data, num_bytes, MADV_HUGEPAGE);  // refused where the system has none: small ones, then
+  ::madvise(data, num_bytes, MADV_DONTFORK);
+  if (::madvise(data, num_bytes, MADV_POPULATE_WRITE) == 0) return memory;
+  if (errno != EINVAL) return failed("taking its pages");
+  auto* bytes = static_cast<volatile std::byte*>(data);  // a kernel before 5.14
+  for (size_t at = 0; at < num_bytes; at += kPageBytes) bytes[at] = std::byte{0};
+  return memory;
 }
 
-StatusOr<MappedSlot> MappedSlot::Map(const std::string& socket_path, Lease lease,
-                                     MappedMemory::Tables tables) {
-  MappedSlot mapped;
-  TITAN_ASSIGN_OR_RETURN(mapped.connection_, ConnectUnix(socket_path, kSocketTimeout));
-  TITAN_ASSIGN_OR_RETURN(
-      SocketAnswer answer,
-      Call(mapped.connection_.get(),
-           {.kind = SocketRequestKind::kMapLease, .id = lease.lease_id, .grant = lease.grant}));
-  if (answer.fds.size() != 2) return DataLoss("weight store's socket: two descriptors expected");
-  if (answer.slot_bytes < lease.manifest->slot_bytes) {
-    return DataLoss("the slot is smaller than the manifest says");
+Status MappedMemory::Protect(bool writable) {
+  if (::mprotect(data_, num_bytes_, writable ? PROT_READ | PROT_WRITE : PROT_READ) == 0) {
+    return OkStatus();
   }
-  TITAN_ASSIGN_OR_RETURN(mapped.slot_, MappedMemory::Map(answer.fds[0].get(), answer.slot_bytes,
-                                                         /*writable=*/false, tables));
-  TITAN_ASSIGN_OR_RETURN(mapped.header_, MappedMemory::Map(answer.fds[1].get(), kSlotHeaderBytes,
-                                                           /*writable=*/false));
-  SlotHeaderFields header;
-  if (!SlotHeaderPage(mapped.header_.data()).Read(&header) || header.grant != lease.grant) {
-    return Aborted("lease " + std::to_string(lease.lease_id) + ": its grant number is stale");
-  }
-  if (header.version != lease.version || header.digest != lease.digest) {
-    return DataLoss("the slot holds version " + std::to_string(header.version) + " with digest " +
-                    ToHex(header.digest) + ", the lease is for version " +
-                    std::to_string(lease.version) + " with digest " + ToHex(lease.digest));
-  }
-  mapped.lease_ = std::move(lease);
-  return mapped;
-}
-
-bool MappedSlot::HeaderUnchanged() const {
-  return mapped() && SlotHeaderPage(header_.data()).GrantAfterReads() == lease_.grant;
-}
-
-void MappedSlot::Unmap() {
-  slot_ = MappedMemory();
-  header_ = MappedMemory();
-  connection_.Close();
+  return Internal(std::string("mprotect of own memory: ") + std::strerror(errno));
 }
 
 }  // namespace titan::weightstore

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Slots mapped into this process: read-only for readers, writable for the one writer of a token.
+// Memory of slots in this process: maps of a host daemon's memory files, read-only for readers and
+// writable for the one writer of a token, and memory of its own for versions that were pulled.
 #ifndef TITAN_WEIGHTSTORE_CLIENT_SLOT_MAPPING_H_
 #define TITAN_WEIGHTSTORE_CLIENT_SLOT_MAPPING_H_
 
@@ -14,8 +15,6 @@
 #include "core/base/hash.h"
 #include "core/base/status.h"
 #include "weightstore/client/manifest.h"
-#include "weightstore/client/slot_header.h"
-#include "weightstore/client/unix_socket.h"
 
 namespace titan::weightstore {
 
@@ -50,6 +49,13 @@ class MappedMemory {
   static StatusOr<MappedMemory> MapUnchecked(int fd, size_t num_bytes, bool writable,
                                              Tables tables = Tables::kNow);
 
+  // Memory of this process alone, all of its pages taken; aligned as Map aligns, and in huge pages
+  // where the system gives them. ResourceExhausted: no memory, with the bytes.
+  static StatusOr<MappedMemory> Own(size_t num_bytes);
+
+  // From here on a write is a fault, or possible again. Internal: the kernel refused.
+  Status Protect(bool writable);
+
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t size() const { return num_bytes_; }
 
@@ -67,42 +73,6 @@ struct Lease {
   Hash128 digest;
   // Shared by all slots of a run that a process maps; never changes.
   std::shared_ptr<const Manifest> manifest;
-};
-
-// A version that this process reads without a copy. The lease lives as long as this object: the
-// host daemon sees the connection's end, also when the process is killed. Not thread-safe, except
-// bytes and HeaderUnchanged, which any thread may call. Movable.
-class MappedSlot {
- public:
-  MappedSlot() = default;
-  MappedSlot(MappedSlot&&) noexcept = default;
-  MappedSlot& operator=(MappedSlot&&) noexcept;
-  ~MappedSlot() { Unmap(); }
-
-  // Presents the lease at the host daemon's socket. Aborted: the lease has ended or its grant
-  // number is stale. DataLoss: the header is not that of the lease (another version or digest).
-  // Unavailable: no daemon. ResourceExhausted: no memory or descriptors.
-  static StatusOr<MappedSlot> Map(const std::string& socket_path, Lease lease,
-                                  MappedMemory::Tables tables = MappedMemory::Tables::kNow);
-
-  bool mapped() const { return slot_.data() != nullptr; }
-  std::span<const std::byte> bytes() const { return {slot_.data(), slot_.size()}; }
-  const Lease& lease() const { return lease_; }
-  uint64_t version() const { return lease_.version; }
-  const Manifest& manifest() const { return *lease_.manifest; }
-
-  // Call after the bytes were used and before anything made from them leaves the process. False:
-  // the slot was taken from its readers; what was made since the last true is to be discarded.
-  bool HeaderUnchanged() const;
-
-  // Unmaps and closes; the daemon ends the lease. The bytes must not be used any more.
-  void Unmap();
-
- private:
-  Lease lease_;
-  UniqueFd connection_;
-  MappedMemory slot_;
-  MappedMemory header_;
 };
 
 }  // namespace titan::weightstore

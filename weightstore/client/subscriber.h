@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reader's side: a lease from the leader, a read-only map from the host daemon.
+// The reader's side: a lease from the leader, then a read-only map from the daemon of this host, or
+// a pull from the one that holds the version.
 //
-//   auto slot = subscriber.Acquire(run, version, /*evaluation=*/false);
-//   loop: run a step on slot->bytes(); if (!slot->HeaderUnchanged()) discard the step, become stale
-//   subscriber.Release(std::move(*slot));
+//   auto held = subscriber.Acquire(run, version, /*evaluation=*/false);
+//   loop: run a step on held->bytes(); if (!held->HeaderUnchanged()) discard the step, become stale
+//   subscriber.Release(std::move(*held));
 #ifndef TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
 #define TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
 
@@ -12,28 +13,36 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "weightstore/client/held_version.h"
 #include "weightstore/client/leader_port.h"
-#include "weightstore/client/slot_mapping.h"
+#include "weightstore/client/remote_lease.h"
 
 namespace titan::weightstore {
 
 // Thread-safe: holds no state that changes.
 class Subscriber {
  public:
-  // leader must outlive the subscriber. holder: the worker id that operators see.
+  // Maps. leader must outlive the subscriber. holder: the worker id that operators see.
   Subscriber(LeaderPort& leader, std::string socket_path, std::string holder);
+  // Pulls; so must puller.
+  Subscriber(LeaderPort& leader, VersionPuller& puller, std::string holder);
 
-  // The version's bytes are verified by the host daemon for this sealed slot in this incarnation;
-  // the header's digest equals the lease's. Codes of AcquireLease and MappedSlot::Map. A lease that
-  // could not be mapped is given back.
-  StatusOr<MappedSlot> Acquire(const std::string& run_id, uint64_t version, bool evaluation) const;
+  // Mapped bytes are verified by the host daemon for this sealed slot in this incarnation, and the
+  // header's digest equals the lease's; pulled ones are verified by this process. Codes of
+  // AcquireLease and HeldVersion::Map, or of AcquireRemoteLease and VersionPuller::Pull. A lease
+  // whose version was pulled, or could not be had, is given back.
+  StatusOr<HeldVersion> Acquire(const std::string& run_id, uint64_t version, bool evaluation) const;
 
-  // Unmaps, then tells the leader. An error means only that the leader did not hear it: the lease
-  // ends by the closed connection all the same.
-  Status Release(MappedSlot slot) const;
+  // Drops it and tells the leader if that holds a lease for it. An error means only that the leader
+  // did not hear it: the lease ends by the closed connection all the same.
+  Status Release(HeldVersion version) const;
 
  private:
+  StatusOr<HeldVersion> Map(const std::string& run_id, uint64_t version, bool evaluation) const;
+  StatusOr<HeldVersion> Pull(const std::string& run_id, uint64_t version, bool evaluation) const;
+
   LeaderPort& leader_;
+  VersionPuller* const puller_;  // null: maps
   const std::string socket_path_;
   const std::string holder_;
 };

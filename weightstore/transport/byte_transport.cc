@@ -7,20 +7,6 @@
 
 namespace titan::weightstore::lanes {
 
-std::string_view NameOf(Lane lane) {
-  switch (lane) {
-    case Lane::kMap:
-      return "map";
-    case Lane::kTcp:
-      return "tcp";
-    case Lane::kRdma:
-      return "rdma";
-    case Lane::kShmTest:
-      return "shm-test";
-  }
-  return "?";
-}
-
 Status CheckLane(Lane lane, bool require_rdma, bool allow_test_lanes) {
   const std::string in_use = "weights would travel by the lane " + std::string(NameOf(lane));
   if (lane == Lane::kShmTest && !allow_test_lanes) {

@@ -21,25 +21,16 @@
 
 #include "core/base/hash.h"
 #include "core/base/status.h"
+#include "weightstore/client/remote_lease.h"
 #include "weightstore/client/slot_mapping.h"
 
 namespace titan::weightstore::lanes {
-
-using SteadyTime = std::chrono::steady_clock::time_point;
 
 // Reasons (weightstore/client/reason.h) of Aborted, besides kEpochSuperseded.
 // The slot no longer holds the version of the handle: take a new lease.
 inline constexpr std::string_view kStaleHandle = "STALE_HANDLE";
 // The lease ended, on the source's clock or on this process's.
 inline constexpr std::string_view kLeaseExpired = "LEASE_EXPIRED";
-
-enum class Lane : uint8_t {
-  kMap = 1,  // same host, mapped
-  kTcp = 2,
-  kRdma = 3,
-  kShmTest = 4,  // the RDMA code over shared memory: tests alone
-};
-std::string_view NameOf(Lane lane);  // "map", "tcp", "rdma", "shm-test"
 
 // What a leader gives with a lease, and what every request of a remote lane carries.
 struct ReadHandle {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "weightstore/client/held_version.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/transport/pack.h"
 
@@ -23,7 +24,7 @@ Status CheckTime(SteadyTime deadline) {
 
 class MapSlot final : public RemoteSlot {
  public:
-  explicit MapSlot(MappedSlot slot) : slot_(std::move(slot)) {}
+  explicit MapSlot(HeldVersion slot) : slot_(std::move(slot)) {}
 
   uint64_t slot_bytes() const override { return slot_.bytes().size(); }
   std::span<const std::byte> mapped() const override { return slot_.bytes(); }
@@ -56,7 +57,7 @@ class MapSlot final : public RemoteSlot {
   }
 
  private:
-  MappedSlot slot_;
+  HeldVersion slot_;
 };
 
 }  // namespace
@@ -69,8 +70,8 @@ StatusOr<std::unique_ptr<MapTransport>> MapTransport::Create(std::string socket_
 StatusOr<std::unique_ptr<RemoteSlot>> MapTransport::Open(const PullGrant& grant,
                                                          SteadyTime deadline) {
   if (grant.lease.manifest == nullptr) return InvalidArgument("grant.lease: has no manifest");
-  TITAN_ASSIGN_OR_RETURN(
-      MappedSlot slot, MappedSlot::Map(socket_path_, grant.lease, MappedMemory::Tables::kOnAccess));
+  TITAN_ASSIGN_OR_RETURN(HeldVersion slot, HeldVersion::Map(socket_path_, grant.lease,
+                                                            MappedMemory::Tables::kOnAccess));
   TITAN_RETURN_IF_ERROR(CheckTime(deadline));
   return std::unique_ptr<RemoteSlot>(std::make_unique<MapSlot>(std::move(slot)));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The lane of the same host: the slot's memory file, passed over the daemon's unix socket and
-// mapped read-only (weightstore/client/slot_mapping.h). Nothing travels; Read is for who wants a
+// mapped read-only (weightstore/client/held_version.h). Nothing travels; Read is for who wants a
 // copy, in another layout say. The bytes were verified by the daemon for this sealed slot. Page
 // tables are filled where bytes are looked at, so that a map takes as long for a large slot as for
 // a small one.

@@ -13,8 +13,7 @@
 // kRead: length bytes from offset, or with loops the runs of length bytes that they name, outermost
 // loop first, packed. kConfirm: the answer is SlotFacts. A code other than 0: the bytes are the
 // reason, a 0 byte, the message. check = xxh3-64 of all bytes before it; hash = xxh3-64 of the
-// bytes that follow, seeded with xxh3-64(u32 magic, u16 code, u64 request id, u64 length), so that
-// an answer cannot be mistaken for another request's. Pure functions, any thread.
+// bytes that follow. Pure functions, any thread.
 #ifndef TITAN_WEIGHTSTORE_TRANSPORT_WIRE_H_
 #define TITAN_WEIGHTSTORE_TRANSPORT_WIRE_H_
 

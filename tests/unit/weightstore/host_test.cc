@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "tests/support/weightstore.h"
+#include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
+#include "weightstore/transport/wire.h"
 
 namespace titan::weightstore {
 namespace {
@@ -87,7 +89,7 @@ class HostTest : public ::testing::Test {
   const std::shared_ptr<const Manifest> manifest_ =
       std::make_shared<const Manifest>(SmallManifest());
   Recorder events_;
-  Host host_{{.threads = 1}, events_};
+  Host host_{{.threads = 1, .hash_tiles = true}, events_};
   MappedMemory map_;
 };
 
@@ -113,6 +115,55 @@ TEST_F(HostTest, AWriterMapsWhatWasOpenedForItUntilItIsClosed) {
   EXPECT_EQ(host_.MapForWriting(1, kEpoch, kGrant).status().code(), StatusCode::kAborted);
   host_.ConnectionClosed(1);
   EXPECT_EQ(events_.Take(), (std::vector<std::string>{"made 7", "gone run 3"}));
+}
+
+TEST_F(HostTest, ARemoteReaderNeedsEveryNumberOfItsLease) {
+  Make();
+  Open();
+  const Hash128 digest = Write(9);
+  ASSERT_TRUE(host_.HashWritten(kSlot, kGrant, manifest_).ok());
+  const lanes::ReadHandle handle = {kLease, kEpoch, kGrant, {11, 12}};
+  const auto refused = [&](const lanes::ReadHandle& wrong) {
+    const Status open = host_.OpenForRead(wrong).status();
+    EXPECT_EQ(host_.CheckReadable(wrong), open);
+    return ReasonOf(open);
+  };
+  EXPECT_EQ(refused(handle), lanes::kLeaseExpired);  // not allowed yet
+  host_.Send({WriteHeader{{kSlot, 4, kGrant, digest}},
+              AllowLease{kLease, kSlot, kGrant, kEpoch, handle.token}});
+  const auto slot = host_.OpenForRead(handle);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes), 9u);
+  EXPECT_EQ(slot->facts, (lanes::SlotFacts{manifest_->slot_bytes, 4, digest}));
+  EXPECT_EQ(std::vector<uint64_t>(slot->tile_hashes.begin(), slot->tile_hashes.end()),
+            lanes::TileHashes(slot->bytes, 1));
+  EXPECT_TRUE(host_.CheckReadable(handle).ok());
+  for (const Hash128 token : {Hash128{11, 13}, Hash128{10, 12}, Hash128{}}) {
+    lanes::ReadHandle wrong = handle;
+    wrong.token = token;
+    EXPECT_EQ(host_.OpenForRead(wrong).status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(host_.CheckReadable(wrong).code(), StatusCode::kFailedPrecondition);
+  }
+  lanes::ReadHandle wrong = handle;
+  ++wrong.epoch;
+  EXPECT_EQ(refused(wrong), kEpochSuperseded);
+  wrong = handle;
+  ++wrong.grant;
+  EXPECT_EQ(refused(wrong), lanes::kStaleHandle);
+  wrong = handle;
+  ++wrong.lease_id;
+  EXPECT_EQ(refused(wrong), lanes::kLeaseExpired);
+  // Another version: the old grant number is stale, and so are the hashes.
+  host_.Send({WriteHeader{{kSlot, 5, kGrant + 1, {}}, /*open_for_writing=*/true}});
+  EXPECT_EQ(refused(handle), lanes::kStaleHandle);
+  const lanes::ReadHandle next = {kLease + 1, kEpoch, kGrant + 1, {1, 2}};
+  host_.Send({AllowLease{kLease + 1, kSlot, kGrant + 1, kEpoch, next.token}});
+  EXPECT_TRUE(host_.OpenForRead(next)->tile_hashes.empty());
+  host_.Send({EndLease{kLease + 1}});
+  EXPECT_EQ(refused(next), lanes::kLeaseExpired);
+  // What was opened stays readable memory, whatever becomes of the slot.
+  host_.Send({DropSlot{kSlot}});
+  EXPECT_EQ(NumberIn(slot->bytes), 9u);
 }
 
 TEST_F(HostTest, AConnectionSealsOnlySlotsOfItsWriter) {

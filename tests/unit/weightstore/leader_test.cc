@@ -11,6 +11,7 @@
 
 #include "core/storage/memory_store.h"
 #include "tests/support/weightstore.h"
+#include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
 
 namespace titan::weightstore {
@@ -80,6 +81,7 @@ class LeaderTest : public ::testing::Test {
     LeaderOptions options;
     options.unix_ms = [] { return int64_t{1234}; };
     options.monotonic_ms = [] { return int64_t{0}; };
+    options.make_token = [] { return Hash128{5, 6}; };
     leader_ = *Leader::Open(index_, std::move(options));
     host_ = std::make_unique<Host>(HostOptions{}, *leader_);
     port_ = std::make_unique<LateHost>(*host_, *leader_);
@@ -106,6 +108,26 @@ class LeaderTest : public ::testing::Test {
   std::unique_ptr<Host> host_;  // its threads end first
   MappedMemory map_;
 };
+
+TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
+  leader_->AddHost("h1", *port_, 64u << 20, {{Lane::kTcp, Lane::kRdma}, "10.0.0.7:7301"});
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
+  ASSERT_TRUE(registration.ok()) << registration.status();
+  Publish(registration->epoch, 0);
+  const auto lease =
+      leader_->AcquireRemoteLease("g", "run", 0, false, {Lane::kShmTest, Lane::kRdma, Lane::kTcp});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_EQ(lease->lane, Lane::kRdma);
+  EXPECT_EQ(lease->address, "10.0.0.7:7301");
+  EXPECT_EQ(lease->token, (Hash128{5, 6}));
+  EXPECT_EQ(lease->ttl, milliseconds(11'000));
+  EXPECT_TRUE(
+      host_->OpenForRead({lease->lease.lease_id, lease->epoch, lease->lease.grant, lease->token})
+          .ok());
+  const Status none = leader_->AcquireRemoteLease("g", "run", 0, false, {Lane::kShmTest}).status();
+  EXPECT_EQ(ReasonOf(none), kNoRemoteLane) << none;
+  EXPECT_EQ(leader_->Stats().num_leases, 1u);
+}
 
 TEST_F(LeaderTest, WithoutAHostNoTrainerRegisters) {
   const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1).status();

@@ -48,7 +48,7 @@ Lease ReceiveLease(ChildProcess& parent) {
 // Maps the lease that it is sent, answers with what it reads, then again whenever asked; ~0 - 1
 // when the header changed.
 void ReadForEver(ChildProcess& parent, const std::string& socket_path) {
-  auto slot = MappedSlot::Map(socket_path, ReceiveLease(parent));
+  auto slot = HeldVersion::Map(socket_path, ReceiveLease(parent));
   if (!slot.ok()) _exit(2);
   for (;;) {
     const uint64_t number = NumberIn(slot->bytes());
@@ -84,7 +84,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
   struct Loop {
     static void Run(ChildProcess& parent, const std::string& path) {
       for (;;) {
-        auto slot = MappedSlot::Map(path, ReceiveLease(parent));
+        auto slot = HeldVersion::Map(path, ReceiveLease(parent));
         if (!slot.ok()) _exit(2);
         // Many reads while the writer goes on.
         for (int i = 0; i < 30; ++i) {
@@ -92,7 +92,7 @@ TEST(StoreProcessTest, ReadersNeverSeeATornOrForeignVersionWhileTheWriterRuns) {
           if (slot->HeaderUnchanged() && number != slot->version()) _exit(4);
         }
         const uint64_t version = slot->version();
-        slot->Unmap();
+        slot->Drop();
         parent.Send(version);
       }
     }
@@ -200,7 +200,7 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
   auto next = host.Register();  // fences it
   Publish(*next, 1);
   Publish(*next, 2);
-  std::vector<MappedSlot> slots;
+  std::vector<HeldVersion> slots;
   for (uint64_t v = 0; v < 3; ++v) {
     auto slot = host.Reader().Acquire("run", v, false);
     if (slot.ok()) slots.push_back(*std::move(slot));
@@ -208,7 +208,7 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
   ASSERT_GE(slots.size(), 2u);
   writer.Signal(SIGCONT);
   ASSERT_EQ(writer.Receive(), 2u);
-  for (const MappedSlot& slot : slots) {
+  for (const HeldVersion& slot : slots) {
     EXPECT_EQ(NumberIn(slot.bytes()), slot.version());
     EXPECT_EQ(WeightsDigest(slot.manifest(), slot.bytes(), 1), slot.lease().digest);
   }

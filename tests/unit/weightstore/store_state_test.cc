@@ -166,7 +166,7 @@ TEST_F(StoreStateTest, WhatALeaseAllowsIsToldToTheHostOfItsSlot) {
   Seal(epoch, 0, grant);
   Commit(epoch, 0);
   state_.TakeEffects();
-  const auto lease = state_.AcquireLease("g", "run", 0, false, 0, {11, 12});
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 0, {.token = {11, 12}});
   ASSERT_TRUE(lease.ok());
   EXPECT_EQ(lease->host, kHost);
   EXPECT_EQ(lease->epoch, epoch);
@@ -292,6 +292,17 @@ TEST_F(StoreStateTest, LeasesThatAreNotMappedExpireAndMappedOnesDoNot) {
   state_.ExpireLeases(1000 * kTtl);
   EXPECT_TRUE(state_.ReleaseLease(mapped->lease_id));
   EXPECT_FALSE(state_.ReleaseLease(mapped->lease_id));
+}
+
+TEST_F(StoreStateTest, ALeaseOfAReaderElsewhereLastsLongerByItsBytes) {
+  const uint64_t epoch = Register();
+  Publish(epoch, 0);
+  const auto lease = state_.AcquireLease("g", "run", 0, false, 5, {{11, 12}, /*remote=*/true});
+  EXPECT_EQ(lease->ttl_ms, kTtl + 1000);  // a small slot
+  state_.ExpireLeases(5 + kTtl + 999);
+  EXPECT_EQ(state_.num_leases(), 1u);
+  state_.ExpireLeases(5 + kTtl + 1000);
+  EXPECT_EQ(state_.num_leases(), 0u);
 }
 
 TEST_F(StoreStateTest, ANewTokenFencesTheOldOneAndItsOpenSlotIsDropped) {

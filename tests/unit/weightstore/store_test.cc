@@ -179,7 +179,7 @@ TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
   EXPECT_EQ(host.leader().Stats().begin_blocked, 1u);
   std::thread reader([&] {
     std::this_thread::sleep_for(milliseconds(20));
-    zero->Unmap();  // the connection's end is the lease's end
+    zero->Drop();  // the connection's end is the lease's end
   });
   Publish(*publisher, 3);
   reader.join();
@@ -396,7 +396,7 @@ TEST(StoreTest, ARestartKeepsRecordsAndRemakesLostVersionsWithTheSameDigest) {
     EXPECT_EQ(versions->at(v).record->committed_unix_ms, 1234);
   }
   EXPECT_EQ(host.Reader().Acquire("run", 4, false).status().code(), StatusCode::kUnavailable);
-  EXPECT_EQ(MappedSlot::Map(host.socket_path(), old).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(HeldVersion::Map(host.socket_path(), old).status().code(), StatusCode::kAborted);
   auto publisher = host.Register(1);
   EXPECT_EQ(publisher->epoch(), 2u);
   Publish(*publisher, 2);  // from a checkpoint
@@ -438,7 +438,7 @@ TEST(StoreTest, ANewTrainerConfirmsRecordedVersionsWithoutASlot) {
 TEST(StoreTest, ShutdownEndsWaits) {
   Host host;
   auto publisher = host.Register();
-  std::vector<MappedSlot> held;
+  std::vector<HeldVersion> held;
   for (uint64_t v = 0; v < 3; ++v) {
     Publish(*publisher, v);
     held.push_back(*host.Reader().Acquire("run", v, false));

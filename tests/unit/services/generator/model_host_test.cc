@@ -9,10 +9,14 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
+#include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,7 +36,7 @@ namespace asio = boost::asio;
 using generator::VersionKey;
 using weightstore::Manifest;
 
-// Lets AcquireLease wait at a gate, or fail; everything else goes through.
+// Lets those who want a lease wait at a gate, or fail; everything else goes through.
 class GatedLeader final : public weightstore::LeaderPort {
  public:
   explicit GatedLeader(weightstore::LeaderPort& leader) : leader_(leader) {}
@@ -59,17 +63,14 @@ class GatedLeader final : public weightstore::LeaderPort {
   }
   StatusOr<weightstore::Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                             uint64_t version, bool evaluation) override {
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return open_ || failures_ > 0; });
-    --waiting_;
-    if (failures_ > 0) {
-      --failures_;
-      return Unavailable("the leader is down");
-    }
-    lock.unlock();
+    TITAN_RETURN_IF_ERROR(Pass());
     return leader_.AcquireLease(holder, run_id, version, evaluation);
+  }
+  StatusOr<weightstore::RemoteLease> AcquireRemoteLease(
+      const std::string& holder, const std::string& run_id, uint64_t version, bool evaluation,
+      const std::vector<weightstore::Lane>& lanes) override {
+    TITAN_RETURN_IF_ERROR(Pass());
+    return leader_.AcquireRemoteLease(holder, run_id, version, evaluation, lanes);
   }
   Status ReleaseLease(uint64_t lease_id) override { return leader_.ReleaseLease(lease_id); }
 
@@ -83,6 +84,16 @@ class GatedLeader final : public weightstore::LeaderPort {
   }
 
  private:
+  Status Pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return open_ || failures_ > 0; });
+    --waiting_;
+    if (failures_ == 0) return OkStatus();
+    --failures_;
+    return Unavailable("the leader is down");
+  }
   void Set(bool open, int failures) {
     std::lock_guard lock(mutex_);
     open_ = open;
@@ -165,8 +176,9 @@ class SmallRun {
 
 class ModelHostTest : public ::testing::Test {
  protected:
-  ModelHostTest() {
-    config_.set_weightstore_socket(store_.socket_path());
+  explicit ModelHostTest(bool remote = false)
+      : store_(64u << 20, weightstore::testing::Host::IndexKind::kMemory, remote) {
+    if (!remote) config_.set_weightstore_socket(store_.socket_path());
     config_.mutable_daemon()->set_worker_id("generator-0");
     config_.mutable_kernels()->set_threads(1);
     config_.set_max_versions(2);
@@ -385,6 +397,119 @@ TEST_F(ModelHostTest, AnotherContractIsRefusedAndTheNextRunServed) {
   EXPECT_TRUE(host_->held().empty() && host_->loading().empty());
   ExpectNoLease();
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+}
+
+// A generator that is not on the store's host.
+class PullingModelHostTest : public ModelHostTest {
+ protected:
+  PullingModelHostTest() : ModelHostTest(/*remote=*/true) {}
+
+  // What a host generates under a version, in the order of the samples.
+  static std::vector<generator::SampleResult> Generate(ModelHost& host, const VersionKey& version) {
+    generator::GroupRequest request;
+    request.version = version;
+    request.group = {7};
+    request.seed = 3;
+    request.prompt = {1, 2, 3, 4, 5};
+    for (uint32_t i = 0; i < 4; ++i) request.samples.push_back({i, SampleId{100 + i}});
+    request.max_new_tokens = 12;
+    std::promise<Status> ended;
+    std::map<uint32_t, generator::SampleResult> by_index;  // filled by the engine's thread
+    generator::EngineThread::Listener listener;
+    listener.on_sample = [&](generator::SampleResult result) {
+      by_index[result.sample_index] = std::move(result);
+    };
+    listener.on_end = [&](Status status) { ended.set_value(status); };
+    const auto engine = host.engine();
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    if (!engine.ok()) return {};
+    (*engine)->Submit(std::move(request), std::move(listener));
+    const Status status = ended.get_future().get();
+    EXPECT_TRUE(status.ok()) << status;
+    std::vector<generator::SampleResult> results;
+    for (auto& [index, result] : by_index) results.push_back(std::move(result));
+    return results;
+  }
+  // All series of a metric together.
+  double Metric(const std::string& name) {
+    double sum = 0;
+    std::istringstream lines(metrics_.Text());
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with(name + " ") && !line.starts_with(name + "{")) continue;
+      sum += std::stod(line.substr(line.rfind(' ') + 1));
+    }
+    return sum;
+  }
+};
+
+TEST_F(PullingModelHostTest, GeneratesWhatOneThatMapsDoes) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  config::v1::GeneratorConfig mapping = config_;
+  mapping.set_weightstore_socket(store_.socket_path());
+  ModelHost other(mapping, leader_, context_);
+  const double slot_bytes = static_cast<double>(run.publisher->manifest().slot_bytes);
+  for (uint64_t version = 0; version < 2; ++version) {
+    const VersionKey key = {"run", version};
+    EXPECT_EQ(*Load(key), run.digests[version]);
+    ExpectNoLease();  // what is pulled needs none
+    EXPECT_EQ(*End(Begin(other.Load(key))), run.digests[version]);
+    const auto pulled = Generate(*host_, key), mapped = Generate(other, key);
+    ASSERT_EQ(pulled.size(), 4u);
+    ASSERT_EQ(mapped.size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(pulled[i].tokens, mapped[i].tokens);
+      EXPECT_EQ(std::memcmp(pulled[i].log_probs.data(), mapped[i].log_probs.data(),
+                            4 * pulled[i].log_probs.size()),
+                0);
+    }
+    EXPECT_TRUE(End(Begin(other.Release(key))).ok());
+  }
+  EXPECT_EQ(Metric("titan_generator_pulled_bytes_total"), 2 * slot_bytes);
+  EXPECT_EQ(Metric("titan_generator_pull_seconds_count"), 2 * 3);
+  EXPECT_EQ(Metric("titan_generator_pull_memory_bytes"), 2 * slot_bytes);
+  EXPECT_EQ(Metric("titan_generator_pull_corrupt_total"), 0);
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_TRUE(Release({"run", 1}).ok());
+  EXPECT_EQ(Metric("titan_generator_pull_memory_bytes"), slot_bytes);  // for the next one
+  other.Stop();
+}
+
+TEST_F(PullingModelHostTest, AVersionThatTheStoreTakesBackServesOn) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+  const auto before = Generate(*host_, {"run", 0});
+  EXPECT_TRUE(store_.leader().FenceReaders("run", 0).ok());
+  EXPECT_TRUE(store_.leader().EndRun("run", 0).ok());
+  const auto after = Generate(*host_, {"run", 0});
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(after[i].tokens, before[i].tokens);
+}
+
+TEST_F(PullingModelHostTest, ALostSourceLeavesTheOldVersionServing) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+  store_.StopDataPlane();
+  const auto start = std::chrono::steady_clock::now();
+  const Status lost = Load({"run", 1}).status();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost;
+  EXPECT_NE(MessageOf(lost).find("data_plane_address"), std::string::npos) << lost;
+  EXPECT_EQ(Generate(*host_, {"run", 0}).size(), 4u);
+  EXPECT_EQ(host_->held().size(), 1u);
+  EXPECT_TRUE(host_->loading().empty());
+  ExpectNoLease();
+}
+
+TEST_F(PullingModelHostTest, StopEndsAPullThatWaits) {
+  SmallRun run(store_, pool_, "run", 1, 1);
+  leader_.Close();
+  const auto load = Begin(host_->Load({"run", 0}));
+  AwaitAtGate(1);
+  host_->Stop();
+  leader_.Open();
+  EXPECT_EQ(End(load).status().code(), StatusCode::kCancelled);
+  EXPECT_TRUE(host_->held().empty() && host_->loading().empty());
+  ExpectNoLease();
 }
 
 }  // namespace

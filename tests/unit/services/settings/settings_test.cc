@@ -119,7 +119,7 @@ TEST(SettingsTest, Orchestrator) {
 TEST(SettingsTest, Generator) {
   ExpectRules<GeneratorConfig>(
       {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
-       "weightstore_address=127.0.0.1:1", "weightstore_socket=s"},
+       "weightstore_address=127.0.0.1:1"},
       WithKernels(
           PeerRules("orchestrator_address") + PeerRules("weightstore_address") +
           std::vector<Wrong>{
@@ -150,9 +150,20 @@ TEST(SettingsTest, WeightStore) {
             {"lease_ttl_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"map_deadline_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"memory_limit_bytes=0", "is 0; valid: at least 1048576 bytes"},
+            {"data_plane_address=here", "address 'here' has no port"},
+            {"data_plane_address=store:7301", "'store:7301' is not where a reader can connect to"},
+            {"data_plane_address=0.0.0.0:7301", "'0.0.0.0:7301' is not where a reader"},
+            {"data_plane_address=[::]:7301", "'[::]:7301' is not where a reader"},
             {"socket_path=" + std::string(108, 's'), "socket path '"}}));
   const auto config = Complete<WeightStoreConfig>({"daemon.data_folder=d"});
   EXPECT_EQ(SocketPathOf(config), "d/ws.sock");
+  for (const char* address : {"127.0.0.1:0", "10.0.0.7:7301", "[fd00::1]:7301"}) {
+    auto remote = config;
+    remote.set_data_plane_address(address);
+    rpc::ConfigProblems problems;
+    Validate(remote, &problems);
+    EXPECT_TRUE(problems.empty()) << address;
+  }
 }
 
 TEST(SettingsTest, Reward) {

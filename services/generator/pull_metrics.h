@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The metrics of versions that a generator pulls. They are there, and stay 0, where it maps.
+#ifndef TITAN_SERVICES_GENERATOR_PULL_METRICS_H_
+#define TITAN_SERVICES_GENERATOR_PULL_METRICS_H_
+
+#include "core/runtime/metrics.h"
+#include "weightstore/transport/puller.h"
+
+namespace titan::services {
+
+// Thread-safe. Handles are copied; `metrics` must outlive them.
+class PullMetrics {
+ public:
+  explicit PullMetrics(runtime::Metrics& metrics);
+
+  void Count(const weightstore::lanes::PullReport& report);
+  void AddMemory(double num_bytes) { memory_.Add(num_bytes); }
+
+ private:
+  runtime::Histogram open_, transfer_, verify_;
+  runtime::Counter bytes_, corrupt_;
+  runtime::Gauge memory_;
+};
+
+}  // namespace titan::services
+
+#endif  // TITAN_SERVICES_GENERATOR_PULL_METRICS_H_
