@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weightstore/host.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <optional>
@@ -52,7 +53,9 @@ HostStats Host::Stats() const {
   std::lock_guard lock(mutex_);
   HostStats stats = stats_;
   for (const auto& [slot_id, slot] : slots_) {
-    if (slot.memory != nullptr) stats.huge_bytes += slot.memory->huge_bytes();
+    if (slot.memory == nullptr) continue;
+    stats.slot_bytes += slot.memory->num_bytes();
+    stats.huge_bytes += slot.memory->huge_bytes();
   }
   return stats;
 }
@@ -68,7 +71,11 @@ void Host::Send(std::vector<HostCommand> commands) {
 }
 
 void Host::Do(const MakeSlot& command) {
-  slots_[command.slot_id] = {.run_id = command.run_id, .epoch = command.epoch};
+  Slot& slot = slots_[command.slot_id];
+  slot.run_id = command.run_id;
+  slot.num_bytes = command.num_bytes;
+  slot.epoch = command.epoch;
+  slot.header.slot_id = command.slot_id;
   maker_.Add(
       {.slot_id = command.slot_id,
        .num_bytes = command.num_bytes,
@@ -114,15 +121,32 @@ void Host::Do(const WriteHeader& command) {
 }
 
 void Host::Do(const AllowLease& command) {
-  leases_[command.lease_id] = {.slot_id = command.slot_id,
-                               .grant = command.grant,
-                               .epoch = command.epoch,
-                               .token = command.token};
+  leases_[command.lease_id] = {command, /*mapped=*/false};
 }
 
 void Host::Do(const EndLease& command) { leases_.erase(command.lease_id); }
 
 void Host::Do(const HurrySlots&) { maker_.Hurry(); }
+
+bool Host::HasSlotOf(const Writer& writer) const {
+  return std::any_of(slots_.begin(), slots_.end(), [&](const auto& entry) {
+    return Writer{entry.second.run_id, entry.second.epoch} == writer;
+  });
+}
+
+HostReport Host::Report() const {
+  std::lock_guard lock(mutex_);
+  HostReport report;
+  for (const auto& [slot_id, slot] : slots_) {
+    report.slots.push_back({slot.run_id, slot.epoch, slot.num_bytes, slot.memory != nullptr,
+                            slot.header, slot.open_for_writing});
+  }
+  for (const auto& [lease_id, lease] : leases_) report.leases.push_back(lease);
+  for (const Writer& writer : gone_writers_) {
+    if (HasSlotOf(writer)) report.gone_writers.push_back({writer.run_id, writer.epoch});
+  }
+  return report;
+}
 
 // ------------------------------------------------------------------------------------------ bytes
 
@@ -170,12 +194,7 @@ StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
 StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
                                  std::shared_ptr<const Manifest> manifest) {
   TITAN_ASSIGN_OR_RETURN(const SlotView from, ViewSlot(from_slot));
-  std::shared_ptr<SlotMemory> to;
-  {
-    std::lock_guard lock(mutex_);
-    TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(to_slot, to_grant));
-    to = slot->memory;
-  }
+  TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(to_slot, to_grant));
   const Stopwatch watch;
   std::memcpy(to->writable_bytes().data(), from.bytes.data(), manifest->slot_bytes);
   const Hash128 copied = Verify(*to, *manifest, to_slot, to_grant);
@@ -186,12 +205,7 @@ StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t 
 
 StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
                                  std::shared_ptr<const Manifest> manifest, const ReadTensor& read) {
-  std::shared_ptr<SlotMemory> to;
-  {
-    std::lock_guard lock(mutex_);
-    TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(to_slot, to_grant));
-    to = slot->memory;
-  }
+  TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(to_slot, to_grant));
   const Stopwatch watch;
   for (size_t i = 0; i < manifest->tensors.size(); ++i) {
     const TensorEntry& tensor = manifest->tensors[i];
@@ -201,6 +215,26 @@ StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
   std::lock_guard lock(mutex_);
   stats_.evaluation_seconds += watch.Seconds();
   return filled;
+}
+
+StatusOr<std::shared_ptr<SlotMemory>> Host::FindOwnMemory(uint64_t slot_id, uint64_t grant) {
+  std::lock_guard lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(slot_id, grant));
+  if (slot->epoch != 0) {
+    return FailedPrecondition("slot " + std::to_string(slot_id) + " is written by a trainer");
+  }
+  return slot->memory;
+}
+
+Status Host::WriteSlot(uint64_t slot_id, uint64_t grant, uint64_t offset,
+                       std::span<const std::byte> bytes) {
+  TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(slot_id, grant));
+  if (offset > to->num_bytes() || bytes.size() > to->num_bytes() - offset) {
+    return InvalidArgument("offset: " + std::to_string(bytes.size()) + " bytes from " +
+                           std::to_string(offset) + " end outside of the slot");
+  }
+  std::memcpy(to->writable_bytes().data() + offset, bytes.data(), bytes.size());
+  return OkStatus();
 }
 
 StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id) {
@@ -220,7 +254,7 @@ StatusOr<Host::Slot*> Host::FindReadable(const lanes::ReadHandle& handle) {
     return WithReason(Aborted("lease " + std::to_string(handle.lease_id) + " has ended"),
                       lanes::kLeaseExpired);
   }
-  const AllowedLease& lease = found->second;
+  const AllowLease& lease = found->second.lease;
   // All bits are looked at, so that the time says nothing about how many are right.
   const uint64_t differing =
       (lease.token.low ^ handle.token.low) | (lease.token.high ^ handle.token.high);
@@ -267,12 +301,12 @@ StatusOr<SlotDescriptors> Host::MapLease(uint64_t connection, uint64_t lease_id,
     const std::string name = "lease " + std::to_string(lease_id);
     const auto found = leases_.find(lease_id);
     if (found == leases_.end()) return Aborted(name + " does not exist or has ended");
-    AllowedLease& lease = found->second;
+    const AllowLease& lease = found->second.lease;
     const StatusOr<Slot*> slot = FindSlot(lease.slot_id, grant);
     if (lease.grant != grant || !slot.ok()) {
       return Aborted(name + ": grant " + std::to_string(grant) + " is stale");
     }
-    if (lease.mapped) return FailedPrecondition(name + " is mapped");
+    if (found->second.mapped) return FailedPrecondition(name + " is mapped");
     const SlotMemory& memory = *(*slot)->memory;
     descriptors.slot_id = lease.slot_id;
     descriptors.slot_bytes = memory.num_bytes();
@@ -280,7 +314,7 @@ StatusOr<SlotDescriptors> Host::MapLease(uint64_t connection, uint64_t lease_id,
     TITAN_ASSIGN_OR_RETURN(UniqueFd header, memory.DuplicateHeader());
     descriptors.fds.push_back(std::move(bytes));
     descriptors.fds.push_back(std::move(header));
-    lease.mapped = true;
+    found->second.mapped = true;
     leases_of_connection_[connection].insert(lease_id);  // it ends with it from here on
   }
   events_.LeaseMapped(lease_id);
@@ -352,6 +386,8 @@ void Host::ConnectionClosed(uint64_t connection) {
     if (writer != writer_of_connection_.end()) {
       gone = std::move(writer->second);
       writer_of_connection_.erase(writer);
+      std::erase_if(gone_writers_, [&](const Writer& one) { return !HasSlotOf(one); });
+      if (HasSlotOf(*gone)) gone_writers_.insert(*gone);
     }
   }
   for (const uint64_t lease_id : ended) events_.LeaseEnded(lease_id);

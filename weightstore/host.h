@@ -19,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class HostEvents {
 };
 
 struct HostOptions {
+  std::string name = "local";
   int threads = 1;            // that hash; at least 1
   bool hash_tiles = false;    // for the TCP lane, while a slot is verified
   SlotMaker::Make make_slot;  // empty: SlotMemory::Create
@@ -60,7 +62,8 @@ struct HostOptions {
 
 // For metrics; seconds are since the start.
 struct HostStats {
-  uint64_t huge_bytes = 0;        // of the slots' memory, in huge pages
+  uint64_t slot_bytes = 0;        // memory of all slots
+  uint64_t huge_bytes = 0;        // of it in huge pages
   double make_slot_seconds = 0;   // taking memory, with the rests between
   double verify_seconds = 0;      // hashing what a writer wrote
   double evaluation_seconds = 0;  // filling evaluation slots
@@ -75,6 +78,7 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
 
   // Slots that are being made are broken off.
   void Shutdown();
+  HostReport Report() const;
   HostStats Stats() const;
 
   // HostPort.
@@ -88,6 +92,9 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
                              std::shared_ptr<const Manifest> manifest,
                              const ReadTensor& read) override;
   StatusOr<SlotView> ViewSlot(uint64_t slot_id) override;
+  // A part of what FillSlot brings. InvalidArgument: it ends outside of the slot.
+  Status WriteSlot(uint64_t slot_id, uint64_t grant, uint64_t offset,
+                   std::span<const std::byte> bytes);
 
   // SlotSource.
   StatusOr<SlotDescriptors> MapLease(uint64_t connection, uint64_t lease_id,
@@ -95,6 +102,7 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
                                           uint64_t grant) override;
   Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) override;
+  const std::string& host_name() const override { return options_.name; }
   void ConnectionClosed(uint64_t connection) override;
 
   // SlotReads.
@@ -105,6 +113,7 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   using TileHashes = std::vector<uint64_t>;
   struct Slot {
     std::string run_id;
+    uint64_t num_bytes = 0;
     uint64_t epoch = 0;  // of the writer; 0: this host fills it
     std::shared_ptr<SlotMemory>
         memory;               // shared with who hashes, copies or reads; null: being made
@@ -112,13 +121,6 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
     std::shared_ptr<const TileHashes> tiles;  // of the verified bytes; null: none were made
     bool open_for_writing = false;
     bool writer_mapped = false;
-  };
-  struct AllowedLease {
-    uint64_t slot_id = 0;
-    uint64_t grant = 0;
-    uint64_t epoch = 0;
-    Hash128 token;
-    bool mapped = false;
   };
   struct Writer {
     std::string run_id;
@@ -133,6 +135,7 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   void Do(const AllowLease& command);
   void Do(const EndLease& command);
   void Do(const HurrySlots& command);
+  bool HasSlotOf(const Writer& writer) const;
   // The slot, if its memory is there and its grant number is that one.
   StatusOr<Slot*> FindSlot(uint64_t slot_id, uint64_t grant);
   // The slot that the handle opens. Codes of OpenForRead.
@@ -140,6 +143,8 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   // The weights digest of a slot that is not locked; makes its tiles' hashes, too.
   Hash128 Verify(const SlotMemory& memory, const Manifest& manifest, uint64_t slot_id,
                  uint64_t grant);
+  // The memory of one that this host itself fills.
+  StatusOr<std::shared_ptr<SlotMemory>> FindOwnMemory(uint64_t slot_id, uint64_t grant);
   // On the maker's thread.
   void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
 
@@ -149,9 +154,10 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
 
   mutable std::mutex mutex_;  // guards what follows; not held while HostEvents are called
   std::map<uint64_t, Slot> slots_;
-  std::map<uint64_t, AllowedLease> leases_;
+  std::map<uint64_t, LeaseReport> leases_;
   std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
   std::map<uint64_t, Writer> writer_of_connection_;
+  std::set<Writer> gone_writers_;  // that have slots here
   HostStats stats_;
   SlotMaker maker_;  // last: its threads use all of the above. Called with mutex_, never waits.
 };

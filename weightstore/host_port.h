@@ -47,6 +47,8 @@ struct AllowLease {
   uint64_t grant = 0;
   uint64_t epoch = 0;  // of the slot's writer
   Hash128 token;       // not guessable
+  std::string holder;  // for HostReport alone, as what follows
+  int64_t ttl_ms = 0;  // while it is not mapped
 };
 struct EndLease {
   uint64_t lease_id = 0;
@@ -55,6 +57,29 @@ struct EndLease {
 struct HurrySlots {};
 
 using HostCommand = std::variant<MakeSlot, DropSlot, WriteHeader, AllowLease, EndLease, HurrySlots>;
+
+// All that a host has, for a leader that does not know it (any more).
+struct SlotReport {
+  std::string run_id;
+  uint64_t epoch = 0;
+  uint64_t num_bytes = 0;
+  bool made = false;        // else being made
+  SlotHeaderFields header;  // as clients see it
+  bool open_for_writing = false;
+};
+struct LeaseReport {
+  AllowLease lease;
+  bool mapped = false;
+};
+struct WriterReport {
+  std::string run_id;
+  uint64_t epoch = 0;
+};
+struct HostReport {
+  std::vector<SlotReport> slots;
+  std::vector<LeaseReport> leases;
+  std::vector<WriterReport> gone_writers;  // their connections closed
+};
 
 // The bytes of a slot, readable while `owner` lives; they may become those of another version.
 struct SlotView {
@@ -98,6 +123,11 @@ class HostPort {
                                      const ReadTensor& read) = 0;
   virtual StatusOr<SlotView> ViewSlot(uint64_t slot_id) = 0;
 };
+
+// For who keeps the port alive itself.
+inline std::shared_ptr<HostPort> Unowned(HostPort& port) {
+  return std::shared_ptr<HostPort>(std::shared_ptr<void>(), &port);
+}
 
 }  // namespace titan::weightstore
 

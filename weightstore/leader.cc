@@ -58,14 +58,6 @@ StatusOr<std::unique_ptr<Leader>> Leader::Open(storage::KeyValueStore& index_sto
   return leader;
 }
 
-void Leader::AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes,
-                     DataPlane data_plane) {
-  std::lock_guard lock(mutex_);
-  HostEntry entry{&port, memory_limit_bytes, std::move(data_plane), port.num_done()};
-  const bool added = hosts_.emplace(name, std::move(entry)).second;
-  TITAN_CHECK(added);
-}
-
 void Leader::Shutdown() {
   std::lock_guard lock(mutex_);
   shut_down_ = true;
@@ -76,16 +68,19 @@ void Leader::Shutdown() {
 void Leader::Settle() {
   Effects effects = state_.TakeEffects();
   std::map<std::string, std::vector<HostCommand>> commands;
-  for (auto& [host, command] : effects.commands) {
-    const uint64_t number = ++hosts_.at(host).num_sent;
+  for (auto& [name, command] : effects.commands) {
+    // What is to become of a host that is not attached is decided when it attaches.
+    const auto found = hosts_.find(name);
+    if (found != hosts_.end() && found->second.port != nullptr) ++found->second.num_sent;
+    const SentCommand sent = LastSentTo(name);
     if (const auto* header = std::get_if<WriteHeader>(&command); header != nullptr) {
-      header_of_slot_[header->fields.slot_id] = {host, number};
+      header_of_slot_[header->fields.slot_id] = sent;
     } else if (const auto* dropped = std::get_if<DropSlot>(&command); dropped != nullptr) {
       header_of_slot_.erase(dropped->slot_id);
     }
-    commands[host].push_back(std::move(command));
+    if (sent.port != nullptr) commands[name].push_back(std::move(command));
   }
-  for (auto& [host, list] : commands) hosts_.at(host).port->Send(std::move(list));
+  for (auto& [name, list] : commands) hosts_.at(name).port->Send(std::move(list));
   if (effects.versions_changed && options_.on_change) options_.on_change();
   if (effects.slots_changed) changed_.notify_all();
 }
@@ -97,24 +92,75 @@ void Leader::Expire() {
 
 // ------------------------------------------------------------------------------------------ hosts
 
-bool Leader::IsDone(const SentCommand& command) const {
-  return hosts_.at(command.host).port->num_done() >= command.number;
+void Leader::AttachHost(const std::string& name, std::shared_ptr<HostPort> port,
+                        uint64_t memory_limit_bytes, DataPlane data_plane,
+                        const HostReport& report) {
+  std::lock_guard lock(mutex_);
+  HostEntry& host = hosts_[name];
+  host.num_sent = port->num_done();
+  host.port = std::move(port);
+  host.memory_limit_bytes = memory_limit_bytes;
+  host.data_plane = std::move(data_plane);
+  TakeReport(name, report);
+}
+
+void Leader::TakeReport(const std::string& host, const HostReport& report) {
+  std::erase_if(header_of_slot_, [&](const auto& entry) { return entry.second.host == host; });
+  state_.AttachHost(host, report, options_.monotonic_ms());
+  Settle();
+  changed_.notify_all();
+}
+
+void Leader::DetachHost(const std::string& name, const HostPort* port) {
+  std::lock_guard lock(mutex_);
+  const auto host = hosts_.find(name);
+  if (host == hosts_.end() || host->second.port.get() != port) return;
+  host->second.port = nullptr;
+  changed_.notify_all();
+}
+
+void Leader::ForgetHost(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  const auto host = hosts_.find(name);
+  if (host == hosts_.end() || host->second.port != nullptr) return;
+  hosts_.erase(host);
+  TakeReport(name, HostReport());
+}
+
+StatusOr<std::shared_ptr<HostPort>> Leader::PortOf(const std::string& host) const {
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end() || found->second.port == nullptr) {
+    return Unavailable("host " + host + " is not attached at the moment");
+  }
+  return found->second.port;
+}
+
+StatusOr<bool> Leader::IsDone(const SentCommand& command) const {
+  TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<HostPort> port, PortOf(command.host));
+  if (port != command.port) {
+    return Unavailable("host " + command.host + " was lost sight of meanwhile");
+  }
+  return port->num_done() >= command.number;
 }
 
 Leader::SentCommand Leader::LastSentTo(const std::string& host) const {
-  return {host, hosts_.at(host).num_sent};
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end()) return {host, nullptr, 0};
+  return {host, found->second.port, found->second.num_sent};
 }
 
 Status Leader::WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command) {
   const auto deadline = std::chrono::steady_clock::now() + kHostPatience;
-  while (!IsDone(command)) {
+  for (;;) {
     if (shut_down_) return ShutDown();
-    if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !IsDone(command)) {
+    TITAN_ASSIGN_OR_RETURN(const bool done, IsDone(command));
+    if (done) return OkStatus();
+    if (std::chrono::steady_clock::now() >= deadline) {
       return Unavailable("host " + command.host + " has not answered for " +
                          std::to_string(kHostPatience.count()) + " ms");
     }
+    changed_.wait_until(lock, deadline);
   }
-  return OkStatus();
 }
 
 void Leader::SlotMade(uint64_t slot_id) {
@@ -168,20 +214,35 @@ Status Leader::CheckMemory(const std::string& run_id, const std::string& host, u
       kMemoryLimit);
 }
 
+StatusOr<std::string> Leader::ChooseHost(const std::string& asked) const {
+  if (!asked.empty()) {
+    TITAN_RETURN_IF_ERROR(PortOf(asked).status());
+    return asked;
+  }
+  if (hosts_.empty()) return Unavailable("no host daemon is there to take the slots of a run");
+  if (hosts_.size() > 1) {
+    std::string names;
+    for (const auto& [name, entry] : hosts_) names += (names.empty() ? "" : ", ") + name;
+    return InvalidArgument("host: there are several, " + names + "; name the trainer's");
+  }
+  const std::string& only = hosts_.begin()->first;
+  TITAN_RETURN_IF_ERROR(PortOf(only).status());
+  return only;
+}
+
 StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::string& run_id,
                                       const Manifest& manifest, uint32_t max_age,
-                                      uint32_t evaluation_slots) {
+                                      uint32_t evaluation_slots, const std::string& host) {
   StoreState::RegistrationPlan plan;
   {
     std::lock_guard lock(mutex_);
     if (shut_down_) return ShutDown();
     Expire();
-    if (hosts_.empty()) return Unavailable("no host daemon is there to take the slots of a run");
-    const std::string& host = hosts_.begin()->first;
+    TITAN_ASSIGN_OR_RETURN(const std::string slots_on, ChooseHost(host));
     TITAN_ASSIGN_OR_RETURN(
-        plan, state_.PlanRegistration(run_id, manifest, max_age, host, evaluation_slots));
+        plan, state_.PlanRegistration(run_id, manifest, max_age, slots_on, evaluation_slots));
     TITAN_RETURN_IF_ERROR(CheckMemory(run_id, plan.host, plan.ring_slots + plan.evaluation_slots,
-                                      plan.slot_bytes, plan.num_dropped * plan.slot_bytes));
+                                      plan.slot_bytes, plan.dropped_bytes));
   }
   TITAN_RETURN_IF_ERROR(index_.PutRun(run_id, plan.record));
   const Registration registration = {plan.record.trainer_epoch, plan.ring_slots};
@@ -194,7 +255,8 @@ StatusOr<Registration> Leader::Enroll(const std::string& request_id, const std::
 
 StatusOr<Registration> Leader::RegisterTrainer(const std::string& request_id,
                                                const std::string& run_id, const Manifest& manifest,
-                                               uint32_t max_age, uint32_t evaluation_slots) {
+                                               uint32_t max_age, uint32_t evaluation_slots,
+                                               const std::string& host) {
   Registration registration;
   {
     std::lock_guard registry(registry_mutex_);
@@ -204,7 +266,7 @@ StatusOr<Registration> Leader::RegisterTrainer(const std::string& request_id,
       registration = last->second.second;
     } else {
       TITAN_ASSIGN_OR_RETURN(registration,
-                             Enroll(request_id, run_id, manifest, max_age, evaluation_slots));
+                             Enroll(request_id, run_id, manifest, max_age, evaluation_slots, host));
     }
   }
   const Status first = WaitForFirstSlot(run_id, registration.epoch);
@@ -241,9 +303,15 @@ StatusOr<Leader::BeginTry> Leader::TryBeginVersion(const std::string& run_id, ui
   begun.blockers = std::move(outcome.blockers);
   switch (outcome.kind) {
     case StoreState::BeginOutcome::Kind::kOpened:
-      if (const SentCommand& header = header_of_slot_.at(outcome.slot_id); !IsDone(header)) {
-        begun.blockers = "host " + header.host + " has not opened the slot yet";
-        break;
+      if (const auto header = header_of_slot_.find(outcome.slot_id);
+          header != header_of_slot_.end()) {
+        const StatusOr<bool> opened = IsDone(header->second);
+        if (!opened.ok() || !*opened) {
+          begun.blockers = opened.ok()
+                               ? "host " + header->second.host + " has not opened the slot yet"
+                               : MessageOf(opened.status());
+          break;
+        }
       }
       begun.result = BeginResult{outcome.grant, std::nullopt};
       break;
@@ -284,7 +352,7 @@ StatusOr<BeginResult> Leader::BeginVersion(const std::string& run_id, uint64_t e
 
 Status Leader::PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
                        const Hash128& digest) {
-  HostPort* host;
+  StatusOr<std::shared_ptr<HostPort>> host = Internal("");
   StoreState::SlotToVerify slot;
   std::shared_ptr<const Manifest> manifest;
   {
@@ -294,10 +362,11 @@ Status Leader::PutDone(const std::string& run_id, uint64_t epoch, uint64_t versi
                            state_.StartVerify(run_id, epoch, version, grant, digest));
     if (!started.has_value()) return OkStatus();
     slot = *started;
-    host = hosts_.at(slot.host).port;
+    host = PortOf(slot.host);
     manifest = state_.ManifestOf(run_id);
   }
-  const StatusOr<Hash128> read = host->HashWritten(slot.slot_id, grant, manifest);
+  const StatusOr<Hash128> read =
+      host.ok() ? (*host)->HashWritten(slot.slot_id, grant, manifest) : host.status();
   std::lock_guard lock(mutex_);
   const Status sealed = state_.FinishVerify(run_id, epoch, version, grant, digest, read);
   if (read.ok() && sealed.code() == StatusCode::kDataLoss) ++stats_.verify_failures;
@@ -379,7 +448,8 @@ StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
   std::unique_lock lock(mutex_);
   TITAN_ASSIGN_OR_RETURN(const StoreState::LeaseGrant grant,
                          GrantLease(lock, holder, run_id, version, evaluation, terms));
-  const DataPlane& data_plane = hosts_.at(grant.host).data_plane;
+  const auto host = hosts_.find(grant.host);
+  const DataPlane data_plane = host != hosts_.end() ? host->second.data_plane : DataPlane{};
   const auto lane = std::find_first_of(lanes.begin(), lanes.end(), data_plane.lanes.begin(),
                                        data_plane.lanes.end());
   if (lane == lanes.end()) {
@@ -423,12 +493,16 @@ std::optional<StoredModel> Leader::FindKept(const std::string& run_id, uint64_t 
   return kept.ok() ? std::optional(*std::move(kept)) : std::nullopt;
 }
 
-Status Leader::AddEvaluationSlot(const std::string& run_id) {
+Status Leader::AddEvaluationSlot(const std::string& run_id, const std::string& wanted_on) {
   // With the registry's lock: nobody registers a trainer with memory that was free before.
   std::lock_guard registry(registry_mutex_);
   std::lock_guard lock(mutex_);
-  if (hosts_.empty()) return Unavailable("no host daemon is there to take a slot for evaluation");
-  const std::string& host = hosts_.begin()->first;
+  std::string host = wanted_on;
+  for (const auto& [name, entry] : hosts_) {
+    if (host.empty() && entry.port != nullptr) host = name;
+  }
+  if (host.empty()) return Unavailable("no host daemon is there to take a slot for evaluation");
+  TITAN_RETURN_IF_ERROR(PortOf(host).status());
   TITAN_RETURN_IF_ERROR(
       CheckMemory(run_id, host, 1, state_.ManifestOf(run_id)->slot_bytes, /*dropped_bytes=*/0));
   state_.AddEvaluationSlot(run_id, host);
@@ -448,7 +522,7 @@ StatusOr<Hash128> Leader::BringIn(std::unique_lock<std::mutex>& lock, const std:
     Settle();
     if (outcome.slot_wanted) {
       lock.unlock();
-      const Status added = AddEvaluationSlot(run_id);
+      const Status added = AddEvaluationSlot(run_id, outcome.wanted_on);
       lock.lock();
       TITAN_RETURN_IF_ERROR(added);
     } else if (outcome.not_yet) {
@@ -459,12 +533,13 @@ StatusOr<Hash128> Leader::BringIn(std::unique_lock<std::mutex>& lock, const std:
   }
   if (!outcome.copy.has_value()) return outcome.digest;
   const StoreState::PinPlan plan = *outcome.copy;
-  HostPort* host = hosts_.at(plan.host).port;
+  const StatusOr<std::shared_ptr<HostPort>> host = PortOf(plan.host);
   const std::shared_ptr<const Manifest> manifest = state_.ManifestOf(run_id);
   lock.unlock();
   const StatusOr<Hash128> filled =
-      plan.from_disk ? FillFromDisk(*host, plan, manifest, *kept)
-                     : host->CopySlot(plan.from_slot, plan.to_slot, plan.grant, manifest);
+      !host.ok()       ? host.status()
+      : plan.from_disk ? FillFromDisk(**host, plan, manifest, *kept)
+                       : (*host)->CopySlot(plan.from_slot, plan.to_slot, plan.grant, manifest);
   lock.lock();
   const bool good = filled.ok() && *filled == plan.digest;
   if (!good && (filled.ok() || filled.status().code() == StatusCode::kDataLoss)) {
@@ -534,7 +609,7 @@ bool Leader::GoesOn(const std::string& run_id) {
 
 StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_id) {
   Newest newest;
-  HostPort* host;
+  std::shared_ptr<HostPort> host;
   uint64_t slot_id;
   {
     std::lock_guard lock(mutex_);
@@ -543,7 +618,7 @@ StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_
     newest.version = slot->version;
     newest.digest = slot->digest;
     newest.manifest = state_.ManifestOf(run_id);
-    host = hosts_.at(slot->host).port;
+    TITAN_ASSIGN_OR_RETURN(host, PortOf(slot->host));
     slot_id = slot->slot_id;
   }
   TITAN_ASSIGN_OR_RETURN(newest.slot, host->ViewSlot(slot_id));

@@ -84,10 +84,15 @@ class Leader final : public LeaderPort, public HostEvents {
                                                 LeaderOptions options);
   ~Leader() override;
 
-  // A host whose slots together may take that much memory. port must stay valid until the leader's
-  // last call; its commands and events begin here.
-  void AddHost(const std::string& name, HostPort& port, uint64_t memory_limit_bytes,
-               DataPlane data_plane = {});
+  // A host is there, with what it reports; its slots together may take that much memory. It gets
+  // commands from here on, and its events count. Takes the place of what was known under that name.
+  void AttachHost(const std::string& name, std::shared_ptr<HostPort> port,
+                  uint64_t memory_limit_bytes, DataPlane data_plane, const HostReport& report);
+  // The host cannot be reached through `port` (any more), which may be dropped; nothing else is
+  // decided yet: its readers read on, and it may attach again with what it has.
+  void DetachHost(const std::string& name, const HostPort* port);
+  // A detached host is given up: what it had is LOST, its leases end.
+  void ForgetHost(const std::string& name);
 
   // Calls that wait end with Unavailable, and so do later ones.
   void Shutdown();
@@ -95,7 +100,8 @@ class Leader final : public LeaderPort, public HostEvents {
   // LeaderPort.
   StatusOr<Registration> RegisterTrainer(const std::string& request_id, const std::string& run_id,
                                          const Manifest& manifest, uint32_t max_age,
-                                         uint32_t evaluation_slots) override;
+                                         uint32_t evaluation_slots,
+                                         const std::string& host) override;
   StatusOr<BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                      std::chrono::milliseconds wait) override;
   Status PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
@@ -164,14 +170,15 @@ class Leader final : public LeaderPort, public HostEvents {
 
  private:
   struct HostEntry {
-    HostPort* port = nullptr;
+    std::shared_ptr<HostPort> port;  // null: detached
     uint64_t memory_limit_bytes = 0;
     DataPlane data_plane;
     uint64_t num_sent = 0;  // commands
   };
-  // A command of a host, by its place among those that were sent to it.
+  // A command of a host, by its place among those that were sent through that port.
   struct SentCommand {
     std::string host;
+    std::shared_ptr<HostPort> port;
     uint64_t number = 0;
   };
 
@@ -180,18 +187,25 @@ class Leader final : public LeaderPort, public HostEvents {
   void Settle();
   // Under mutex_: leases that ran out.
   void Expire();
-  // Under mutex_.
-  bool IsDone(const SentCommand& command) const;
+  // Under mutex_. Unavailable: no such host is attached.
+  StatusOr<std::shared_ptr<HostPort>> PortOf(const std::string& host) const;
+  // Under mutex_. Unavailable: the host was lost sight of.
+  StatusOr<bool> IsDone(const SentCommand& command) const;
   SentCommand LastSentTo(const std::string& host) const;
+  // Under mutex_.
+  void TakeReport(const std::string& host, const HostReport& report);
   // Unavailable: the host does not do it in time, or Shutdown.
   Status WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command);
+  // Under mutex_: where the slots of a registration go. Unavailable, InvalidArgument: asked for
+  // none where there are several.
+  StatusOr<std::string> ChooseHost(const std::string& asked) const;
   // Refuses slots that do not fit beside those that there are or will be, less what is given back.
   Status CheckMemory(const std::string& run_id, const std::string& host, uint64_t num_new,
                      uint64_t slot_bytes, uint64_t dropped_bytes) const;
   // What is kept of a version on disk.
   std::optional<StoredModel> FindKept(const std::string& run_id, uint64_t version) const;
-  // For a run that has fewer than it may have. REQUIRES: no lock.
-  Status AddEvaluationSlot(const std::string& run_id);
+  // For a run that has fewer than it may have, on that host or (empty) on any. REQUIRES: no lock.
+  Status AddEvaluationSlot(const std::string& run_id, const std::string& wanted_on);
   // Fills an evaluation slot with the version, if none holds it. The lock is held before and after,
   // and not while bytes move.
   StatusOr<Hash128> BringIn(std::unique_lock<std::mutex>& lock, const std::string& run_id,
@@ -202,7 +216,7 @@ class Leader final : public LeaderPort, public HostEvents {
   // Writes the record and has the slots made. REQUIRES: registry_mutex_.
   StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
                                 const Manifest& manifest, uint32_t max_age,
-                                uint32_t evaluation_slots);
+                                uint32_t evaluation_slots, const std::string& host);
   // A lease that its host knows.
   StatusOr<StoreState::LeaseGrant> GrantLease(std::unique_lock<std::mutex>& lock,
                                               const std::string& holder, const std::string& run_id,

@@ -70,16 +70,16 @@ Status OtherProtocol(std::string_view bytes) {
 bool Reply(int socket, const StatusOr<SlotDescriptors>& result) {
   SocketReply reply;
   std::vector<int> fds;
+  const std::string text = result.ok() ? result->text : MessageOf(result.status());
+  reply.message_bytes = static_cast<uint32_t>(std::min(text.size(), sizeof(reply.message)));
+  std::memcpy(reply.message, text.data(), reply.message_bytes);
   if (result.ok()) {
     reply.slot_id = result->slot_id;
     reply.slot_bytes = result->slot_bytes;
     reply.num_fds = static_cast<uint32_t>(result->fds.size());
     for (const UniqueFd& fd : result->fds) fds.push_back(fd.get());
   } else {
-    const std::string message = MessageOf(result.status());
     reply.code = static_cast<int32_t>(result.status().code());
-    reply.message_bytes = static_cast<uint32_t>(std::min(message.size(), sizeof(reply.message)));
-    std::memcpy(reply.message, message.data(), reply.message_bytes);
   }
   return SendPacket(socket, &reply, sizeof(reply), fds).ok();
 }
@@ -190,6 +190,9 @@ bool SocketServer::Answer(uint64_t connection, int socket) {
       }
       break;
     }
+    case SocketRequestKind::kWhoIsThere:
+      result = SlotDescriptors{.text = source_.host_name()};
+      break;
   }
   return Reply(socket, result);
 }

@@ -21,6 +21,7 @@ struct SlotDescriptors {
   uint64_t slot_id = 0;
   uint64_t slot_bytes = 0;
   std::vector<UniqueFd> fds;
+  std::string text;
 };
 
 // Called by the server's thread alone. A connection's number is never used again.
@@ -38,6 +39,7 @@ class SlotSource {
   virtual StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
                                                   uint64_t grant) = 0;
   virtual Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) = 0;
+  virtual const std::string& host_name() const = 0;
   virtual void ConnectionClosed(uint64_t connection) = 0;
 };
 

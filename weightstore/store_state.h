@@ -122,6 +122,12 @@ class StoreState {
   Status RestoreVersion(const std::string& run_id, uint64_t version, VersionRecord record);
   void RestoreOrchestratorEpoch(uint64_t epoch) { orchestrator_epoch_ = epoch; }
 
+  // --- hosts. What the host has is taken as it reports it, whatever was thought of it before: a
+  // verified slot whose digest is recorded is COMMITTED, the open one of the present epoch stays
+  // OPEN or SEALED, slots and leases that nobody has a use for are ended, and what the host does
+  // not have any more is LOST. A host that is gone reports nothing.
+  void AttachHost(const std::string& host, const HostReport& report, int64_t now_ms);
+
   // --- trainers. PlanRegistration changes nothing; the caller checks the host's memory and writes
   // the run's record, then calls ApplyRegistration, which has the slots made there in the order in
   // which they will be needed. One is enough to begin with: what finds no other waits for those
@@ -132,7 +138,8 @@ class StoreState {
     uint32_t ring_slots = 0;        // to be made
     uint32_t evaluation_slots = 0;  // to be made too
     uint64_t slot_bytes = 0;
-    uint64_t num_dropped = 0;  // slots of the run that Apply gives back
+    uint64_t num_dropped = 0;    // slots of the run that Apply gives back
+    uint64_t dropped_bytes = 0;  // of those on that host
   };
   StatusOr<RegistrationPlan> PlanRegistration(const std::string& run_id, const Manifest& manifest,
                                               uint32_t max_age, const std::string& host,
@@ -230,6 +237,7 @@ class StoreState {
     std::optional<PinPlan> copy;  // nullopt: the version is in its slot already
     bool not_yet = false;         // a slot is made or filled with this version: ask again
     bool slot_wanted = false;     // the run may have one more: AddEvaluationSlot, and ask again
+    std::string wanted_on;        // then: the host; empty: any
   };
   // on_disk: what the version's record says is kept on disk, to be used if no memory serves it.
   // pin: the version stays in its slot until Unpin; else as long as it has leases and the slot is
@@ -351,6 +359,13 @@ class StoreState {
   uint64_t AddSlot(const std::string& run_id, uint64_t epoch, const std::string& host,
                    uint32_t order);
   void RemoveSlot(uint64_t slot_id);
+  // Parts of AttachHost.
+  void TakeSlot(const std::string& host, const SlotReport& report, bool writer_gone);
+  bool TakeEvaluationSlot(Run& run, const SlotReport& report);
+  bool TakeVersion(Run& run, const SlotReport& report);
+  void ForgetSlots(const std::string& host, const std::map<uint64_t, Slot>& before);
+  void CompleteRing(const std::string& host);
+
   // The version gives its slot back: to the ring of the living writer, else to nobody.
   void ReleaseSlot(Run& run, Version& version);
   void AbortInProgress(Run& run);
@@ -375,6 +390,8 @@ class StoreState {
   // The slot (on that host) that may be filled now; null: there is none.
   Evaluation* FindFreeEvaluation(Run& run, const std::optional<std::string>& host);
   std::string DescribeEvaluations(const Run& run) const;
+  // Nobody uses it, and the versions of a trainer on that host cannot be copied there.
+  bool IsIdleElsewhere(const Evaluation& evaluation, const std::string& host) const;
   // A run that has ended gives back each evaluation slot that is not in use.
   void DropUnusedEvaluations(Run& run);
 

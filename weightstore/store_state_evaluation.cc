@@ -76,7 +76,7 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
       // Without a trainer nobody else waits for slots: who asks again tries anew.
       TITAN_RETURN_IF_ERROR(run->writer_alive ? run->slots_failed
                                               : std::exchange(run->slots_failed, OkStatus()));
-      return PinOutcome{.slot_wanted = true};
+      return PinOutcome{.slot_wanted = true, .wanted_on = host.value_or("")};
     }
     return EvaluationBusy("every evaluation slot of run " + run_id +
                           " is in use: " + DescribeEvaluations(*run));
@@ -139,6 +139,11 @@ Status StoreState::Unpin(const std::string& run_id, uint64_t version) {
   }
   DropUnusedEvaluations(*run);
   return OkStatus();  // a repeated request finds it done
+}
+
+bool StoreState::IsIdleElsewhere(const Evaluation& evaluation, const std::string& host) const {
+  return slots_.at(evaluation.slot_id).host != host && !evaluation.pinned &&
+         evaluation.state != Evaluation::State::kFilling && !IsLeased(evaluation.slot_id);
 }
 
 void StoreState::DropUnusedEvaluations(Run& run) {

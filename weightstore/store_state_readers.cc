@@ -78,7 +78,9 @@ StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& hol
                                  .slot_id = lease.slot_id,
                                  .grant = lease.grant,
                                  .epoch = lease.epoch,
-                                 .token = terms.token});
+                                 .token = terms.token,
+                                 .holder = holder,
+                                 .ttl_ms = lease.ttl_ms});
   return lease;
 }
 

@@ -77,14 +77,22 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(
   }
   plan.record.manifest = run.record.manifest;
   plan.record.trainer_epoch = run.record.trainer_epoch + 1;
-  plan.evaluation_slots -= static_cast<uint32_t>(run.evaluations.size());
+  for (const Evaluation& evaluation : run.evaluations) {
+    if (IsIdleElsewhere(evaluation, host)) {
+      ++plan.num_dropped;
+    } else {
+      --plan.evaluation_slots;
+    }
+  }
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id != run_id || slot.epoch == 0) continue;
     const bool serves =
         slot.version.has_value() && run.in_progress != slot.version;  // COMMITTED or RETIRED
     const bool unneeded =
         serves && !IsLeased(slot_id) && *slot.version < OldestNeeded(run, run.num_records);
-    if (!serves || unneeded) ++plan.num_dropped;
+    if (serves && !unneeded) continue;
+    ++plan.num_dropped;
+    if (slot.host == host) plan.dropped_bytes += plan.slot_bytes;
   }
   return plan;
 }
@@ -120,6 +128,11 @@ void StoreState::ApplyRegistration(const std::string& run_id, const Registration
   for (uint32_t i = 0; i < plan.ring_slots; ++i) {
     AddSlot(run_id, plan.record.trainer_epoch, plan.host, i);
   }
+  std::erase_if(run.evaluations, [&](const Evaluation& evaluation) {
+    const bool idle = IsIdleElsewhere(evaluation, plan.host);
+    if (idle) RemoveSlot(evaluation.slot_id);
+    return idle;
+  });
   while (run.evaluations.size() < run.record.evaluation_slots) {
     const uint32_t order = plan.ring_slots + static_cast<uint32_t>(run.evaluations.size());
     run.evaluations.push_back({.slot_id = AddSlot(run_id, /*epoch=*/0, plan.host, order)});

@@ -68,7 +68,7 @@ int Main(const std::string& address, int rounds) {
   run.tensors.push_back({.name = "w", .shape = {16}, .num_bytes = 64});
   run.slot_bytes = 64;
   const std::string run_id = "bench-" + std::to_string(clock.UnixMs());
-  const auto registered = (*store)->port().RegisterTrainer(run_id, run_id, run, 0, 1);
+  const auto registered = (*store)->port().RegisterTrainer(run_id, run_id, run, 0, 1, "");
   if (!registered.ok()) {
     std::fprintf(stderr, "%s\n", MessageOf(registered.status()).c_str());
     return 1;

@@ -130,6 +130,7 @@ class OneSlot final : public SlotSource, public SlotReads {
   Status WriterHasMapped(uint64_t, uint64_t, uint64_t) override {
     return FailedPrecondition("read only");
   }
+  const std::string& host_name() const override { return host_name_; }
   void ConnectionClosed(uint64_t) override {}
 
   StatusOr<ReadableSlot> OpenForRead(const ReadHandle&) override {
@@ -142,6 +143,7 @@ class OneSlot final : public SlotSource, public SlotReads {
   std::shared_ptr<SlotMemory> memory_;
   UniqueFd fd_;
   std::vector<uint64_t> tile_hashes_;
+  const std::string host_name_ = "bench";
   PullGrant grant_;
 };
 

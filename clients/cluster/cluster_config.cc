@@ -21,6 +21,8 @@ using config::v1::GeneratorConfig;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
+// Leader and host in one: the cluster is on one machine.
+const char kStoreRole[] = "both";
 // Stand in for addresses that are known at the start only, for checks of the rest.
 const Addresses kLaterAddresses = {"127.0.0.1:1", "127.0.0.1:1"};
 // What the cluster fills in, where a daemon's config has it.
@@ -82,6 +84,7 @@ void FillDaemon(const ClusterConfig& cluster, const std::string& name, DaemonCon
 
 config::v1::WeightStoreConfig WeightStoreOf(const ClusterConfig& cluster) {
   auto config = cluster.weightstore();
+  config.set_role(kStoreRole);
   FillDaemon(cluster, "weightstore", config.mutable_daemon());
   config.set_socket_path(SocketPath(cluster));
   return config;
@@ -321,6 +324,11 @@ void ValidateCluster(const ClusterConfig& cluster, const rpc::ConfigOrigins& ori
     RefuseFilledIn(EntryPath(static_cast<uint32_t>(i)), cluster.generators(i), problems);
   }
   ValidatePart(OrchestratorOf(cluster, kLaterAddresses), "orchestrator", problems);
+  if (cluster.weightstore().role() != kStoreRole) {
+    problems->push_back(rpc::InvalidValue("weightstore.role",
+                                          "\"" + cluster.weightstore().role() + "\"",
+                                          "both (leader and host in one process)"));
+  }
   ValidatePart(WeightStoreOf(cluster), "weightstore", problems);
   ValidatePart(RewardOf(cluster, kLaterAddresses), "reward", problems);
   ValidatePart(TrainerOf(cluster, kLaterAddresses), "trainer", problems);

@@ -9,6 +9,7 @@
 
 #include <future>
 #include <iostream>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -68,6 +69,7 @@ struct Flags {
   std::string config;
   std::string listen;
   std::string log_level;
+  std::map<std::string, std::string> fields;  // by DaemonDefinition::flags
   bool check_config = false;
   bool print_config = false;
 };
@@ -78,6 +80,9 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, const DaemonDef
   CLI::App app(definition.description, "titan-" + definition.role);
   app.add_option("--config", flags->config, "Configuration file, strict JSON");
   app.add_option("--listen", flags->listen, "gRPC host:port, instead of the file's daemon.listen");
+  for (const FieldFlag& flag : definition.flags) {
+    app.add_option("--" + flag.field, flags->fields[flag.field], flag.help);
+  }
   app.add_flag("--check_config", flags->check_config, "Check the configuration and exit");
   app.add_flag("--print_config", flags->print_config,
                "Print the resolved configuration and where each value came from, and exit");
@@ -107,6 +112,12 @@ Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOri
   if (!flags.listen.empty()) {
     daemon->set_listen(flags.listen);
     origins->SetFromFlag("daemon.listen", "--listen");
+  }
+  for (const auto& [name, value] : flags.fields) {
+    if (value.empty()) continue;
+    config->GetReflection()->SetString(config, config->GetDescriptor()->FindFieldByName(name),
+                                       value);
+    origins->SetFromFlag(name, "--" + name);
   }
   if (!flags.log_level.empty()) {
     daemon->set_log_level(flags.log_level);

@@ -74,6 +74,12 @@ class DaemonService {
   virtual asio::awaitable<void> Drain() = 0;
 };
 
+// A flag of one daemon, for a text field at the top of its config.
+struct FieldFlag {
+  std::string field;  // "role": the flag is --role
+  std::string help;
+};
+
 // What DaemonMain needs to know, typed by the daemon's config message, which has `daemon` as a
 // field.
 template <typename Config>
@@ -85,6 +91,7 @@ struct DaemonSpec {
   std::function<void(Config*)> fill_defaults;
   std::function<void(const Config&, ConfigProblems*)> validate;
   std::function<std::vector<std::string>(const Config&)> warnings;  // set, but without effect
+  std::vector<FieldFlag> flags;                                     // besides those of all daemons
   // On the control strand. `context` outlives the service.
   std::function<StatusOr<std::unique_ptr<DaemonService>>(const Config&, DaemonContext& context)>
       create;
@@ -99,6 +106,7 @@ struct DaemonDefinition {
   std::function<config::v1::DaemonConfig*(google::protobuf::Message*)> daemon_of;
   std::function<void(const google::protobuf::Message&, ConfigProblems*)> validate;
   std::function<std::vector<std::string>(const google::protobuf::Message&)> warnings;
+  std::vector<FieldFlag> flags;
   std::function<StatusOr<std::unique_ptr<DaemonService>>(const google::protobuf::Message&,
                                                          DaemonContext&)>
       create;
@@ -126,6 +134,7 @@ int DaemonMain(int argc, const char* const* argv, DaemonSpec<Config> spec) {
   definition.warnings = [warnings = spec.warnings](const google::protobuf::Message& message) {
     return warnings ? warnings(static_cast<const Config&>(message)) : std::vector<std::string>();
   };
+  definition.flags = spec.flags;
   definition.create = [create = spec.create](const google::protobuf::Message& message,
                                              DaemonContext& context) {
     return create(static_cast<const Config&>(message), context);

@@ -2,6 +2,7 @@
 #include "core/runtime/address.h"
 #include "services/settings/settings.h"
 #include "services/settings/shared.h"
+#include "weightstore/client/host_name.h"
 #include "weightstore/client/unix_socket.h"
 
 namespace titan::settings {
@@ -38,9 +39,43 @@ void FillDefaults(config::v1::WeightStoreConfig* config) {
 
 void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* problems) {
   ValidateDaemon(config.daemon(), problems);
-  if (config.role() != "both") {
+  const bool is_leader = config.role() == "leader", is_host = config.role() == "host";
+  if (config.role() != "both" && !is_leader && !is_host) {
     problems->push_back(rpc::InvalidValue("role", "\"" + config.role() + "\"",
-                                          "both (leader and host in one process)"));
+                                          "both (leader and host in one process), leader, host"));
+  }
+  const auto refuse = [&](const char* field, const std::string& why) {
+    problems->push_back({field, "is set; " + why});
+  };
+  if (is_host) {
+    ValidatePeerAddress("leader_address", config.leader_address(), problems);
+    if (config.host().empty()) {
+      problems->push_back({"host", "is required: the name by which the leader knows this host"});
+    } else if (!weightstore::IsHostName(config.host())) {
+      problems->push_back(rpc::InvalidValue("host", "\"" + config.host() + "\"",
+                                            "1 to 64 characters of A-Z a-z 0-9 . _ -"));
+    }
+    if (config.has_disk_limit_bytes()) {
+      refuse("disk_limit_bytes", "a host keeps nothing on disk: set it at the leader");
+    }
+  } else {
+    if (!config.leader_address().empty()) {
+      refuse("leader_address", "this process is the leader: set role to host, or leave it out");
+    }
+    if (!config.host().empty()) {
+      refuse("host", "only role host has a name: set role to host, or leave it out");
+    }
+  }
+  if (is_leader) {
+    if (config.has_memory_limit_bytes()) {
+      refuse("memory_limit_bytes", "a leader has no slots: set it at its hosts");
+    }
+    if (!config.data_plane_address().empty()) {
+      refuse("data_plane_address", "a leader has no slots: set it at its hosts");
+    }
+    if (!config.socket_path().empty()) {
+      refuse("socket_path", "a leader has no socket: set it at its hosts");
+    }
   }
   ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), 100, 3'600'000, "ms", problems);
   ValidateRange("map_deadline_ms", config.map_deadline_ms(), 100, 3'600'000, "ms", problems);
@@ -52,7 +87,7 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
   if (!config.data_plane_address().empty()) {
     ValidateDataPlane(config.data_plane_address(), problems);
   }
-  if (!config.socket_path().empty() || !config.daemon().data_folder().empty()) {
+  if (!is_leader && (!config.socket_path().empty() || !config.daemon().data_folder().empty())) {
     const Status path = weightstore::CheckSocketPath(SocketPathOf(config));
     if (!path.ok()) problems->push_back({"socket_path", MessageOf(path)});
   }

@@ -19,6 +19,8 @@
 #include "core/runtime/log.h"
 #include "core/storage/rocksdb_store.h"
 #include "services/settings/daemon_spec.h"
+#include "services/weightstore/host_service.h"
+#include "services/weightstore/leader_link.h"
 #include "services/weightstore/memory_limit.h"
 #include "services/weightstore/watchers.h"
 #include "services/weightstore/weightstore_service.h"
@@ -80,75 +82,39 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   static StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const WeightStoreConfig& config,
                                                               rpc::DaemonContext& context) {
     std::unique_ptr<WeightStoreDaemon> daemon(new WeightStoreDaemon(context));
-    TITAN_ASSIGN_OR_RETURN(daemon->index_,
-                           storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
-    LeaderOptions options;
-    options.lease_ttl_ms = config.lease_ttl_ms();
-    options.map_deadline_ms = config.map_deadline_ms();
-    // Another start for each life: numbers of an earlier life are refused as stale.
-    options.first_number = Hash64(context.incarnation) >> 2;
-    auto watchers = std::make_shared<Watchers>(context.control);
-    options.on_change = [watchers] { watchers->Wake(); };
-    const Clock& clock = context.clock;
-    options.unix_ms = [&clock] { return clock.UnixMs(); };
-    options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
-    LibraryOptions library;
-    library.folder = config.daemon().data_folder() + "/blobs";
-    if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
-    library.keep_free_bytes = kKeepFreeBytes;
-    library.unix_ms = [&clock] { return clock.UnixMs(); };
-    TITAN_ASSIGN_OR_RETURN(daemon->library_, Library::Open(*daemon->index_, std::move(library)));
-    options.library = daemon->library_.get();
-    const bool remote = !config.data_plane_address().empty();
-    TITAN_ASSIGN_OR_RETURN(daemon->leader_, Leader::Open(*daemon->index_, std::move(options)));
-    uint64_t memory_limit_bytes = config.memory_limit_bytes();
-    if (!config.has_memory_limit_bytes()) {
-      TITAN_ASSIGN_OR_RETURN(memory_limit_bytes, DefaultMemoryLimit());
-    }
-    HostOptions host;
-    host.threads =
-        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
-    host.hash_tiles = remote;
-    daemon->host_ = std::make_unique<Host>(std::move(host), *daemon->leader_);
-    DataPlane data_plane;
-    if (remote) {
-      TITAN_ASSIGN_OR_RETURN(data_plane, daemon->ServeDataPlane(config));
-    }
-    daemon->leader_->AddHost(kThisHost, *daemon->host_, memory_limit_bytes, data_plane);
-    // A process that died while it ended a run left its checkpoints.
-    std::set<std::string> runs;
-    for (const StoredModel& checkpoint : daemon->library_->ListCheckpoints()) {
-      runs.insert(checkpoint.run_id);
-    }
-    for (const std::string& run : runs) {
-      if (daemon->leader_->GoesOn(run)) continue;
-      TITAN_ASSIGN_OR_RETURN(const uint64_t freed, daemon->library_->DropCheckpoints(run));
-      TITAN_LOG(kInfo, "checkpoints_dropped", {"run_id", run}, {"freed_bytes", freed});
-    }
-    TITAN_ASSIGN_OR_RETURN(daemon->socket_,
-                           SocketServer::Start(settings::SocketPathOf(config), *daemon->host_));
-    daemon->service_ = std::make_unique<WeightStoreGrpcService>(
-        context.server, context.blocking, context.metrics, *daemon->leader_, *daemon->library_,
-        std::move(watchers));
-    TITAN_LOG(kInfo, "store_open", {"socket_path", daemon->socket_->path()},
-              {"memory_limit_bytes", memory_limit_bytes}, {"lanes", remote ? "map tcp" : "map"});
+    const std::string& role = config.role();
+    if (role != "host") TITAN_RETURN_IF_ERROR(daemon->OpenLeader(config));
+    if (role != "leader") TITAN_RETURN_IF_ERROR(daemon->OpenHost(config));
     return std::unique_ptr<rpc::DaemonService>(std::move(daemon));
   }
 
-  std::vector<grpc::Service*> services() override { return {service_.get()}; }
+  std::vector<grpc::Service*> services() override {
+    if (leader_ == nullptr) return {&no_calls_};
+    return {service_.get(), host_service_.get()};
+  }
 
   asio::awaitable<Status> Start() override {
     asio::co_spawn(context_.control, ReportStats(), asio::detached);
-    context_.set_ready(true, "");
+    if (host_service_ != nullptr) {
+      asio::co_spawn(context_.control, host_service_->Watch(), asio::detached);
+    }
+    if (link_ != nullptr) {
+      link_->Start(*host_);
+    } else {
+      context_.set_ready(true, "");
+    }
     co_return OkStatus();
   }
 
   asio::awaitable<void> Drain() override {
     draining_ = true;
     timer_.cancel();
-    leader_->Shutdown();
-    host_->Shutdown();
-    co_return;
+    if (leader_ != nullptr) {
+      leader_->Shutdown();
+      host_service_->Stop();
+    }
+    if (link_ != nullptr) co_await link_->Stop();
+    if (host_ != nullptr) host_->Shutdown();
   }
 
  private:
@@ -211,44 +177,135 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     return DataPlane{{Lane::kTcp}, tcp_->address()};
   }
 
-  // Stats also ends the leases whose time is over, when nobody else calls the store.
+  Status OpenLeader(const WeightStoreConfig& config) {
+    TITAN_ASSIGN_OR_RETURN(index_,
+                           storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
+    LeaderOptions options;
+    options.lease_ttl_ms = config.lease_ttl_ms();
+    options.map_deadline_ms = config.map_deadline_ms();
+    // Another start for each life: numbers of an earlier life are refused as stale.
+    options.first_number = Hash64(context_.incarnation) >> 2;
+    auto watchers = std::make_shared<Watchers>(context_.control);
+    options.on_change = [watchers] { watchers->Wake(); };
+    const Clock& clock = context_.clock;
+    options.unix_ms = [&clock] { return clock.UnixMs(); };
+    options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
+    LibraryOptions library;
+    library.folder = config.daemon().data_folder() + "/blobs";
+    if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
+    library.keep_free_bytes = kKeepFreeBytes;
+    library.unix_ms = [&clock] { return clock.UnixMs(); };
+    TITAN_ASSIGN_OR_RETURN(library_, Library::Open(*index_, std::move(library)));
+    options.library = library_.get();
+    TITAN_ASSIGN_OR_RETURN(leader_, Leader::Open(*index_, std::move(options)));
+    // A process that died while it ended a run left its checkpoints.
+    std::set<std::string> runs;
+    for (const StoredModel& checkpoint : library_->ListCheckpoints()) {
+      runs.insert(checkpoint.run_id);
+    }
+    for (const std::string& run : runs) {
+      if (leader_->GoesOn(run)) continue;
+      TITAN_ASSIGN_OR_RETURN(const uint64_t freed, library_->DropCheckpoints(run));
+      TITAN_LOG(kInfo, "checkpoints_dropped", {"run_id", run}, {"freed_bytes", freed});
+    }
+    service_ = std::make_unique<WeightStoreGrpcService>(context_.server, context_.blocking,
+                                                        context_.metrics, *leader_, *library_,
+                                                        std::move(watchers));
+    host_service_ = std::make_unique<HostGrpcService>(context_.server, *leader_, context_.metrics,
+                                                      config.role() == "both" ? kThisHost : "",
+                                                      Hash64(context_.incarnation));
+    return OkStatus();
+  }
+
+  Status OpenHost(const WeightStoreConfig& config) {
+    uint64_t memory_limit_bytes = config.memory_limit_bytes();
+    if (!config.has_memory_limit_bytes()) {
+      TITAN_ASSIGN_OR_RETURN(memory_limit_bytes, DefaultMemoryLimit());
+    }
+    HostOptions options;
+    options.name = leader_ != nullptr ? kThisHost : config.host();
+    options.threads =
+        static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, kMaxHashThreads));
+    HostEvents* events = leader_.get();
+    if (leader_ == nullptr) {
+      TITAN_ASSIGN_OR_RETURN(
+          link_, LeaderLink::Create(context_,
+                                    {config.leader_address(), config.host(), memory_limit_bytes}));
+      events = link_.get();
+    }
+    const bool remote = !config.data_plane_address().empty();
+    options.hash_tiles = remote;
+    host_ = std::make_unique<Host>(std::move(options), *events);
+    DataPlane data_plane;
+    if (remote) {
+      TITAN_ASSIGN_OR_RETURN(data_plane, ServeDataPlane(config));
+    }
+    if (leader_ != nullptr) {
+      leader_->AttachHost(kThisHost, Unowned(*host_), memory_limit_bytes, data_plane, HostReport());
+    } else {
+      link_->ServesTcpAt(data_plane.address);
+    }
+    memory_limit_bytes_ = memory_limit_bytes;
+    TITAN_ASSIGN_OR_RETURN(socket_, SocketServer::Start(settings::SocketPathOf(config), *host_));
+    TITAN_LOG(kInfo, "store_open", {"role", config.role()}, {"socket_path", socket_->path()},
+              {"memory_limit_bytes", memory_limit_bytes}, {"lanes", remote ? "map tcp" : "map"});
+    return OkStatus();
+  }
+
+  // Stats also ends the leases whose time is over, when nobody else calls the leader.
   asio::awaitable<void> ReportStats() {
     while (!draining_) {
-      const LeaderStats stats = leader_->Stats();
-      const HostStats host = host_->Stats();
-      slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
-      huge_bytes_.Set(static_cast<double>(host.huge_bytes));
-      limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
-      making_bytes_.Set(static_cast<double>(stats.bytes_being_made));
-      for (size_t i = 0; i < slots_.size(); ++i) {
-        slots_[i].Set(static_cast<double>(stats.slots.*(kSlotStates[i].second)));
-      }
-      make_slot_seconds_.Set(host.make_slot_seconds);
-      verify_seconds_.Set(host.verify_seconds);
-      commit_seconds_.Set(stats.commit_seconds);
-      evaluation_seconds_.Set(host.evaluation_seconds);
-      leases_.Set(static_cast<double>(stats.num_leases));
-      committed_.Set(static_cast<double>(stats.versions_committed));
-      verify_failures_.Set(static_cast<double>(stats.verify_failures));
-      const lanes::TcpServerStats tcp = tcp_ != nullptr ? tcp_->Stats() : lanes::TcpServerStats{};
-      for (size_t i = 0; i < tcp_counts_.size(); ++i) {
-        tcp_counts_[i].Set(static_cast<double>(tcp.*(kTcpCounts[i].count)));
-      }
+      if (leader_ != nullptr) ReportLeader();
+      if (host_ != nullptr) ReportHost();
       timer_.expires_after(kStatsPeriod);
       boost::system::error_code woken;
       co_await timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
     }
   }
 
-  // Destroyed in the opposite order: the socket's thread and the data plane's use the host, the
-  // host's threads and the service use the leader.
+  void ReportLeader() {
+    const LeaderStats stats = leader_->Stats();
+    slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
+    limit_bytes_.Set(static_cast<double>(stats.memory_limit_bytes));
+    making_bytes_.Set(static_cast<double>(stats.bytes_being_made));
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      slots_[i].Set(static_cast<double>(stats.slots.*(kSlotStates[i].second)));
+    }
+    commit_seconds_.Set(stats.commit_seconds);
+    leases_.Set(static_cast<double>(stats.num_leases));
+    committed_.Set(static_cast<double>(stats.versions_committed));
+    verify_failures_.Set(static_cast<double>(stats.verify_failures));
+  }
+
+  void ReportHost() {
+    const HostStats stats = host_->Stats();
+    const lanes::TcpServerStats tcp = tcp_ != nullptr ? tcp_->Stats() : lanes::TcpServerStats{};
+    for (size_t i = 0; i < tcp_counts_.size(); ++i) {
+      tcp_counts_[i].Set(static_cast<double>(tcp.*(kTcpCounts[i].count)));
+    }
+    huge_bytes_.Set(static_cast<double>(stats.huge_bytes));
+    make_slot_seconds_.Set(stats.make_slot_seconds);
+    verify_seconds_.Set(stats.verify_seconds);
+    evaluation_seconds_.Set(stats.evaluation_seconds);
+    if (leader_ != nullptr) return;  // which tells of all hosts
+    slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
+    limit_bytes_.Set(static_cast<double>(memory_limit_bytes_));
+  }
+
+  // Destroyed in the opposite order: the services use leader and library, the socket's
+  // thread and the data plane's the host, the host's threads the leader or the link to it.
   rpc::DaemonContext& context_;
-  std::unique_ptr<storage::KeyValueStore> index_;
+  std::unique_ptr<storage::KeyValueStore> index_;  // of a leader, as what follows
   std::unique_ptr<Library> library_;
   std::unique_ptr<Leader> leader_;
-  std::unique_ptr<Host> host_;
+  std::unique_ptr<LeaderLink> link_;       // of a host without it
+  std::unique_ptr<Host> host_;             // of a host, as the socket
   std::unique_ptr<lanes::TcpServer> tcp_;  // null: readers are on this host
   std::unique_ptr<SocketServer> socket_;
+  uint64_t memory_limit_bytes_ = 0;
+  // A host answers UNIMPLEMENTED to who takes it for the leader; gRPC listens for some service.
+  v1::HostService::CallbackService no_calls_;
+  std::unique_ptr<HostGrpcService> host_service_;
   std::unique_ptr<WeightStoreGrpcService> service_;
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
@@ -268,6 +325,7 @@ rpc::DaemonSpec<WeightStoreConfig> WeightStoreDaemonSpec() {
       "Keeps the policy versions of runs in sealed memory and serves them to readers.";
   spec.worker_role = type::v1::WORKER_ROLE_WEIGHTSTORE;
   settings::UseSettings(&spec);
+  spec.flags = {{"role", "both, leader (records, no slots) or host (slots of one node)"}};
   spec.create = WeightStoreDaemon::Create;
   return spec;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// titan-weightstore: leader and host daemon in one process.
+// titan-weightstore: leader and host daemon in one process, or one of them.
 //
 // Threads beside those of every daemon (services/rpc/daemon.h): one that serves the unix socket,
 // and a few that serve the TCP lane where there is a data plane.

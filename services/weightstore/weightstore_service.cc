@@ -78,7 +78,7 @@ StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
   }
   const StatusOr<Registration> registered =
       leader_.RegisterTrainer(message.request_id(), message.run_id(), manifest, message.max_age(),
-                              message.evaluation_slots());
+                              message.evaluation_slots(), message.host());
   if (!registered.ok()) {
     if (!leader_.GoesOn(message.run_id())) library_.Unreserve(message.run_id());
     return registered.status();

@@ -60,13 +60,15 @@ StatusOr<Response> GrpcLeader::Call(rpc::UnaryMethod<Async, Request, Response> m
 StatusOr<Registration> GrpcLeader::RegisterTrainer(const std::string& request_id,
                                                    const std::string& run_id,
                                                    const Manifest& manifest, uint32_t max_age,
-                                                   uint32_t evaluation_slots) {
+                                                   uint32_t evaluation_slots,
+                                                   const std::string& host) {
   v1::RegisterTrainerRequest request;
   request.set_request_id(request_id);
   request.set_run_id(run_id);
   *request.mutable_manifest() = ToProto(manifest);
   request.set_max_age(max_age);
   request.set_evaluation_slots(evaluation_slots);
+  request.set_host(host);
   TITAN_ASSIGN_OR_RETURN(const v1::RegisterTrainerResponse response,
                          Call(&Async::RegisterTrainer, std::move(request), options_.long_deadline));
   return Registration{response.epoch(), response.ring_slots()};

@@ -43,7 +43,8 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
 
   StatusOr<Registration> RegisterTrainer(const std::string& request_id, const std::string& run_id,
                                          const Manifest& manifest, uint32_t max_age,
-                                         uint32_t evaluation_slots) override;
+                                         uint32_t evaluation_slots,
+                                         const std::string& host) override;
   StatusOr<BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                      std::chrono::milliseconds wait) override;
   Status PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,

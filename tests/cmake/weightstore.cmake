@@ -23,3 +23,8 @@ titan_test(weightstore_recovery_test LABEL integration TIMEOUT 180 NO_MAIN
   DEPENDS titan-weightstore)
 add_test(NAME long/weightstore_recovery_300 COMMAND weightstore_recovery_test)
 set_tests_properties(long/weightstore_recovery_300 PROPERTIES LABELS long TIMEOUT 3600 ENVIRONMENT TITAN_KILL_POINTS=300)
+# Leader and hosts as processes of their own, killed and stopped.
+titan_test(weightstore_hosts_test LABEL integration TIMEOUT 180
+  SOURCES integration/weightstore_hosts_test.cc
+  USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
+  DEPENDS titan-weightstore)

@@ -79,7 +79,8 @@ class WholeStore {
     options.on_change = [watchers = watchers_] { watchers->Wake(); };
     leader_ = OrRefuse(Leader::Open(index_, std::move(options)));
     slots_ = std::make_unique<weightstore::Host>(HostOptions{}, *leader_);
-    leader_->AddHost("local", *slots_, kMemoryLimit, {{Lane::kTcp}, "127.0.0.1:1"});
+    leader_->AttachHost("local", Unowned(*slots_), kMemoryLimit, {{Lane::kTcp}, "127.0.0.1:1"},
+                        slots_->Report());
     LibraryOptions library;
     library.folder = Blobs();
     library.disk_limit_bytes = 1 << 20;
@@ -130,7 +131,7 @@ class WholeStore {
   void Populate() {
     for (const char* run : {"ended", "run"}) {
       const Registration registration =
-          OrRefuse(leader_->RegisterTrainer("populate", run, SmallManifest(), 0, 1));
+          OrRefuse(leader_->RegisterTrainer("populate", run, SmallManifest(), 0, 1, ""));
       for (uint64_t version = 0; version < 3; ++version) {
         const BeginResult begun = OrRefuse(leader_->BeginVersion(
             run, registration.epoch, version, std::chrono::milliseconds(10'000)));

@@ -60,11 +60,12 @@ TEST_F(DaemonTest, PublishesServesEvaluatesAndEnds) {
   const Status other =
       leader_->CommitVersion("run", (*publisher)->epoch(), 0, {1, 2}, "", 0).status();
   EXPECT_EQ(ReasonOf(other), kDivergence) << other;
-  EXPECT_EQ(ReasonOf(leader_->RegisterTrainer("x", "big", SmallManifest(20'000), 1, 1).status()),
-            kMemoryLimit);
+  EXPECT_EQ(
+      ReasonOf(leader_->RegisterTrainer("x", "big", SmallManifest(20'000), 1, 1, "").status()),
+      kMemoryLimit);
   Manifest broken = SmallManifest();
   broken.tensors[1].offset = 0;
-  EXPECT_EQ(leader_->RegisterTrainer("x", "broken", broken, 1, 1).status().code(),
+  EXPECT_EQ(leader_->RegisterTrainer("x", "broken", broken, 1, 1, "").status().code(),
             StatusCode::kInvalidArgument);
 
   grpc::ClientContext pin_context, unpin_context, list_context, end_context;
@@ -262,10 +263,11 @@ TEST_F(DaemonTest, AKeptVersionIsEvaluatedAfterARestartAndADamagedOneIsNot) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::DATA_LOSS);
   EXPECT_NE(refused.error_message().find(path), std::string::npos) << refused.error_message();
   // Others are served, two at a time when the trainer asks for that.
-  const auto registered = leader_->RegisterTrainer("y", "next", SmallManifest(), 0, 2);
+  const auto registered = leader_->RegisterTrainer("y", "next", SmallManifest(), 0, 2, "");
   ASSERT_TRUE(registered.ok()) << registered.status();
   for (const uint32_t slots : {0u, 9u}) {
-    const Status wrong = leader_->RegisterTrainer("z", "wrong", SmallManifest(), 0, slots).status();
+    const Status wrong =
+        leader_->RegisterTrainer("z", "wrong", SmallManifest(), 0, slots, "").status();
     EXPECT_EQ(wrong.code(), StatusCode::kInvalidArgument) << wrong;
   }
 }

@@ -20,6 +20,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "core/runtime/endpoint.h"
 #include "services/rpc/channel.h"
@@ -64,12 +65,13 @@ class WeightStoreProcess {
   bool Start() {
     std::ofstream(folder_ + "/config.json")
         << R"({"daemon": {"data_folder": ")" << data_folder() << '"' << more_daemon_config
-        << R"(}, "memory_limit_bytes": 67108864)" << more_config << "}";
+        << R"(}, "role": ")" << role << '"'
+        << (role == "leader" ? "" : R"(, "memory_limit_bytes": 67108864)") << more_config << "}";
     std::filesystem::remove(runtime::EndpointPath(data_folder(), "weightstore"));
-    process_.emplace(
-        std::vector<std::string>{std::string(TITAN_BINARY_DIR) + "/bin/titan-weightstore",
-                                 "--config", folder_ + "/config.json"},
-        log_path(), before_exec);
+    std::vector<std::string> command = {std::string(TITAN_BINARY_DIR) + "/bin/titan-weightstore",
+                                        "--config", folder_ + "/config.json"};
+    command.insert(command.end(), more_arguments.begin(), more_arguments.end());
+    process_.emplace(command, log_path(), before_exec);
     address_.clear();
     titan::testing::Eventually(
         [&] {
@@ -103,7 +105,9 @@ class WeightStoreProcess {
 
   // Of the next Start: members of the configuration and of its `daemon`, each after a comma, and
   // what runs in the child.
+  std::string role = "both";
   std::string more_config, more_daemon_config;
+  std::vector<std::string> more_arguments;
   std::function<void()> before_exec;
 
  private:

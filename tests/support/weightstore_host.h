@@ -72,7 +72,8 @@ class Host {
       tcp_ = *std::move(tcp);
       data_plane = {{Lane::kTcp}, tcp_->address()};
     }
-    leader_->AddHost("local", *slots_, memory_limit_bytes_, data_plane);
+    leader_->AttachHost("local", Unowned(*slots_), memory_limit_bytes_, data_plane,
+                        slots_->Report());
     auto server = SocketServer::Start(socket_path(), *slots_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -40,12 +40,15 @@ class LeaderPort {
   LeaderPort& operator=(const LeaderPort&) = delete;
   virtual ~LeaderPort() = default;
 
-  // The ring has max_age + 3 slots, and there are 1 to 8 for evaluation. ResourceExhausted, with
-  // the bytes: they do not fit into memory.
+  // The ring has max_age + 3 slots, and there are 1 to 8 for evaluation. host: the name of the host
+  // daemon that has them, as its socket tells it; empty: the only one that there is.
+  // ResourceExhausted, with the bytes: they do not fit into memory. Unavailable: that host is not
+  // attached.
   virtual StatusOr<Registration> RegisterTrainer(const std::string& request_id,
                                                  const std::string& run_id,
                                                  const Manifest& manifest, uint32_t max_age,
-                                                 uint32_t evaluation_slots) = 0;
+                                                 uint32_t evaluation_slots,
+                                                 const std::string& host) = 0;
   // ResourceExhausted, naming the lease that blocks: the ring stayed full for `wait`.
   virtual StatusOr<BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
                                              uint64_t version, std::chrono::milliseconds wait) = 0;

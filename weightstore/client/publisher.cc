@@ -20,13 +20,15 @@ StatusOr<std::unique_ptr<Publisher>> Publisher::Register(LeaderPort& leader,
   TITAN_CHECK(options.hash_threads >= 1);
   TITAN_RETURN_IF_ERROR(Validate(options.manifest));
   TITAN_RETURN_IF_ERROR(CheckSocketPath(options.socket_path));
+  TITAN_ASSIGN_OR_RETURN(UniqueFd connection, ConnectUnix(options.socket_path, kSocketTimeout));
+  TITAN_ASSIGN_OR_RETURN(const SocketAnswer host,
+                         Call(connection.get(), {.kind = SocketRequestKind::kWhoIsThere}));
   TITAN_ASSIGN_OR_RETURN(
       const Registration registration,
       leader.RegisterTrainer(options.request_id, options.run_id, options.manifest, options.max_age,
-                             options.evaluation_slots));
+                             options.evaluation_slots, host.text));
   std::unique_ptr<Publisher> publisher(new Publisher(leader, std::move(options), registration));
-  TITAN_ASSIGN_OR_RETURN(publisher->connection_,
-                         ConnectUnix(publisher->options_.socket_path, kSocketTimeout));
+  publisher->connection_ = std::move(connection);
   return publisher;
 }
 

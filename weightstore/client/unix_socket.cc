@@ -142,7 +142,8 @@ StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request) {
     return MakeStatus(static_cast<StatusCode>(reply.code),
                       std::string_view(reply.message, reply.message_bytes));
   }
-  return SocketAnswer{reply.slot_id, reply.slot_bytes, std::move(packet.fds)};
+  return SocketAnswer{reply.slot_id, reply.slot_bytes, std::move(packet.fds),
+                      std::string(reply.message, reply.message_bytes)};
 }
 
 }  // namespace titan::weightstore

@@ -48,6 +48,7 @@ enum class SocketRequestKind : uint32_t {
   kMapLease = 1,         // id = lease
   kMapForWriting = 2,    // id = epoch of the trainer
   kWriterHasMapped = 3,  // id = slot
+  kWhoIsThere = 4,       // answered with the host's name
 };
 
 inline constexpr uint32_t kSocketMagic = 0x31535754;  // "TWS1"
@@ -62,12 +63,12 @@ static_assert(sizeof(SocketRequest) == 24);
 
 struct SocketReply {
   uint32_t magic = kSocketMagic;
-  int32_t code = 0;  // StatusCode; what follows is set only for OK, message only for others
+  int32_t code = 0;  // StatusCode; what follows is set only for OK
   uint64_t slot_id = 0;
   uint64_t slot_bytes = 0;
   uint32_t num_fds = 0;
   uint32_t message_bytes = 0;
-  char message[480] = {};
+  char message[480] = {};  // of a failure, or the host's name
 };
 static_assert(sizeof(SocketReply) == 512);
 
@@ -97,6 +98,7 @@ struct SocketAnswer {
   uint64_t slot_id = 0;
   uint64_t slot_bytes = 0;
   std::vector<UniqueFd> fds;
+  std::string text;
 };
 StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request);
 

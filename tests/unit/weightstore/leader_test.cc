@@ -86,7 +86,7 @@ class LeaderTest : public ::testing::Test {
     host_ = std::make_unique<Host>(HostOptions{}, *leader_);
     port_ = std::make_unique<LateHost>(*host_, *leader_);
   }
-  void AddHost() { leader_->AddHost("h1", *port_, 64u << 20); }
+  void AddHost() { leader_->AttachHost("h1", Unowned(*port_), 64u << 20, {}, host_->Report()); }
   void Publish(uint64_t epoch, uint64_t version) {
     const auto begun = leader_->BeginVersion("run", epoch, version, milliseconds(1000));
     ASSERT_TRUE(begun.ok()) << begun.status();
@@ -110,8 +110,9 @@ class LeaderTest : public ::testing::Test {
 };
 
 TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
-  leader_->AddHost("h1", *port_, 64u << 20, {{Lane::kTcp, Lane::kRdma}, "10.0.0.7:7301"});
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
+  leader_->AttachHost("h1", Unowned(*port_), 64u << 20,
+                      {{Lane::kTcp, Lane::kRdma}, "10.0.0.7:7301"}, host_->Report());
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
   const auto lease =
@@ -130,17 +131,17 @@ TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
 }
 
 TEST_F(LeaderTest, WithoutAHostNoTrainerRegisters) {
-  const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1).status();
+  const Status refused = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "").status();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_NE(MessageOf(refused).find("no host"), std::string::npos) << refused;
   EXPECT_EQ(leader_->ListVersions("run").status().code(), StatusCode::kNotFound);
   AddHost();
-  EXPECT_TRUE(leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1).ok());
+  EXPECT_TRUE(leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "").ok());
 }
 
 TEST_F(LeaderTest, AGrantIsAnsweredOnceTheHostHasOpenedTheSlot) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok()) << registration.status();
   port_->HoldBack();
   const auto early = leader_->TryBeginVersion("run", registration->epoch, 0);
@@ -162,7 +163,7 @@ TEST_F(LeaderTest, AGrantIsAnsweredOnceTheHostHasOpenedTheSlot) {
 
 TEST_F(LeaderTest, ALeaseIsAnsweredOnceTheHostAllowsItAndEndsIfItDoesNot) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
   port_->HoldBack();
@@ -189,7 +190,7 @@ TEST_F(LeaderTest, ALeaseIsAnsweredOnceTheHostAllowsItAndEndsIfItDoesNot) {
 
 TEST_F(LeaderTest, ShutdownEndsTheWaitForAHost) {
   AddHost();
-  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1);
+  const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
   port_->HoldBack();

@@ -74,7 +74,7 @@ class SlotMakerTest : public ::testing::Test {
   }
   Leader& leader() { return host_.leader(); }
   StatusOr<Registration> RegisterAs(const std::string& request_id) {
-    return leader().RegisterTrainer(request_id, "run", SmallManifest(), 1, 1);  // 4 + 1 slots
+    return leader().RegisterTrainer(request_id, "run", SmallManifest(), 1, 1, "");  // 4 + 1 slots
   }
   // Nothing of a run is left, made or not.
   bool IsEmpty() {
@@ -258,13 +258,13 @@ class SmallSlotMakerTest : public SlotMakerTest {
 TEST_F(SmallSlotMakerTest, SlotsThatAreNotMadeYetCountTowardsTheLimit) {
   gate_.Open(1);
   ASSERT_TRUE(RegisterAs("a").ok());
-  const Status refused = leader().RegisterTrainer("b", "other", SmallManifest(), 0, 1).status();
+  const Status refused = leader().RegisterTrainer("b", "other", SmallManifest(), 0, 1, "").status();
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(MessageOf(refused).find(std::to_string(5 * SmallManifest().slot_bytes)),
             std::string::npos)
       << refused;
   ASSERT_TRUE(leader().EndRun("run", 0).ok());
-  EXPECT_TRUE(leader().RegisterTrainer("b", "other", SmallManifest(), 0, 1).ok());
+  EXPECT_TRUE(leader().RegisterTrainer("b", "other", SmallManifest(), 0, 1, "").ok());
 }
 
 // One slot of two pieces: with others at work the second comes after a long rest.

@@ -129,7 +129,7 @@ TEST(StoreProcessTest, AKilledWriterLeavesItsVersionAbortedAndThePreviousOneServ
   Publish(*publisher, 0);
   publisher.reset();
   EXPECT_TRUE(Eventually([&] { return host.leader().Stats().num_slots == 2; }));
-  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0, 1);
+  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok());
   const auto begun = host.leader().BeginVersion("run", registration->epoch, 1, milliseconds(0));
   ASSERT_TRUE(begun.ok());
@@ -169,7 +169,7 @@ TEST(StoreProcessTest, APausedAndFencedWriterChangesNoByteOfAServedSlot) {
   auto publisher = host.Register();
   Publish(*publisher, 0);
   publisher.reset();
-  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0, 1);
+  const auto registration = host.leader().RegisterTrainer("r", "run", SmallManifest(), 0, 1, "");
   const auto begun = host.leader().BeginVersion("run", registration->epoch, 1, milliseconds(0));
   ChildProcess writer([&](ChildProcess& parent) {
     const uint64_t epoch = parent.Receive(), grant = parent.Receive();

@@ -46,7 +46,7 @@ class Explorer {
         evaluation_slots_(evaluation_slots),
         patience_(seed % 5 == 0 ? 40 : 4),
         calm_(seed % 2 == 0 ? 1 : 10) {
-    Restart();
+    StartLeader();
   }
 
   // The run ends; what was kept of it is evaluated on.
@@ -68,6 +68,7 @@ class Explorer {
     switch (choice) {
       case 0:
         if (Rarely(16)) Restart();
+        if (Rarely(8)) LoseSightOfTheHost();
         break;
       case 1:
         if (run_record_.ended) {
@@ -143,31 +144,116 @@ class Explorer {
   uint64_t evaluations() const { return evaluations_; }
   uint64_t from_disk() const { return from_disk_; }
   uint64_t fenced() const { return fenced_; }
+  uint64_t kept() const { return kept_; }
 
  private:
+  struct Evaluated {
+    uint64_t slot = 0;
+    bool pinned = false;
+  };
   static constexpr int64_t kTtl = 60;
   static constexpr int64_t kMapDeadline = 100;
 
+  // The leader dies; its host daemon too, or it attaches to the next one with all that it has.
   void Restart() {
+    StartLeader();
+    random_() % 2 == 0 ? Attach() : HostDies();
+  }
+
+  void HostDies() {
+    content_.clear();
+    header_.clear();
+    slots_.clear();
+    open_for_writing_.clear();
+    allowed_.clear();
+    gone_.clear();
+    live_slots_.clear();
+    making_.clear();
+    readers_.clear();
+    newest_begun_ = 0;
+    Attach();
+    // Trainers live on with their old epochs and grants: all must be refused from here on.
+  }
+
+  void StartLeader() {
     first_number_ += 1'000'000;
     state_ = std::make_unique<StoreState>(first_number_, kTtl, kMapDeadline);
     if (run_record_.manifest != nullptr) state_->RestoreRun("run", run_record_);
     for (const auto& [version, record] : records_) {
       ASSERT_TRUE(state_->RestoreVersion("run", version, record).ok());
     }
-    content_.clear();
-    header_.clear();
-    open_for_writing_.clear();
-    allowed_.clear();
-    live_slots_.clear();
-    making_.clear();
     cursor_ = 0;  // a watcher connects again
     short_of_memory_ = false;
-    readers_.clear();
-    evaluations_in_.clear();
     retired_ms_.clear();
-    newest_begun_ = 0;
-    // Trainers live on with their old epochs and grants: all must be refused from here on.
+    for (auto& [version, in] : evaluations_in_) in.pinned = false;
+  }
+
+  // What the host would say of itself.
+  HostReport Report() const {
+    HostReport report;
+    for (const uint64_t slot : live_slots_) {
+      const MakeSlot& made = slots_.at(slot);
+      SlotReport one;
+      one.run_id = made.run_id;
+      one.epoch = made.epoch;
+      one.num_bytes = made.num_bytes;
+      one.made = std::find(making_.begin(), making_.end(), slot) == making_.end();
+      if (header_.contains(slot)) one.header = header_.at(slot);
+      one.header.slot_id = slot;
+      one.open_for_writing = open_for_writing_.contains(slot);
+      report.slots.push_back(one);
+    }
+    for (const auto& [lease, allowed] : allowed_) {
+      const bool mapped = std::any_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
+        return reader.lease == lease && reader.mapped;
+      });
+      report.leases.push_back({allowed, mapped});
+    }
+    for (const uint64_t epoch : gone_) report.gone_writers.push_back({"run", epoch});
+    return report;
+  }
+
+  void Attach() {
+    std::map<uint64_t, Evaluated> found;
+    for (const uint64_t slot : live_slots_) {
+      if (slots_.at(slot).epoch != 0 || !header_.contains(slot)) continue;
+      const SlotHeaderFields& header = header_.at(slot);
+      const auto record = records_.find(header.version);
+      if (record == records_.end() || record->second.digest != header.digest) continue;
+      const auto known = evaluations_in_.find(header.version);
+      const bool same = known != evaluations_in_.end() && known->second.slot == slot;
+      found[header.version] = {slot, same && known->second.pinned};
+    }
+    evaluations_in_ = std::move(found);
+    state_->AttachHost(testing::kHost, Report(), now_);
+    Settle();
+    kept_ += static_cast<uint64_t>(
+        std::count_if(live_slots_.begin(), live_slots_.end(), [&](uint64_t slot) {
+          return header_.contains(slot) && header_.at(slot).digest != Hash128{};
+        }));
+  }
+
+  // What is decided then reaches no host, and is answered to nobody.
+  void LoseSightOfTheHost() {
+    switch (random_() % 6) {
+      case 0:
+        (void)state_->FenceReaders("run", random_() % (records_.size() + 1));
+        break;
+      case 1:
+        state_->ExpireLeases(now_);
+        break;
+      case 2:
+        if (!readers_.empty()) state_->ReleaseLease(readers_[0].lease);
+        break;
+      case 3:
+        state_->AttachHost(testing::kHost, HostReport(), now_);  // it was given up
+        for (auto& [version, in] : evaluations_in_) in.pinned = false;
+        break;
+      case 4:
+        if (random_() % 2 == 0) HostDies();
+    }
+    (void)state_->TakeEffects();
+    Attach();
   }
 
   void Register() {
@@ -204,6 +290,7 @@ class Explorer {
   void Abandon() {
     Trainer& trainer = trainers_.back();
     state_->AbandonWriter("run", trainer.epoch);
+    gone_.insert(trainer.epoch);
     trainer.open = false;
   }
 
@@ -348,7 +435,11 @@ class Explorer {
     ASSERT_TRUE(IsCurrent(*trainer));
     ASSERT_TRUE(trainer->sealed);
     ASSERT_EQ(digest, DigestOf(trainer->version));
-    ASSERT_FALSE(plan->done);
+    if (plan->done) {  // it was recorded before the leader died, and the host has it
+      trainer->next = trainer->version + 1;
+      trainer->open = false;
+      return;
+    }
     VersionRecord record = {digest, "plan", trainer->version, now_};
     if (plan->recorded.has_value()) {
       record = *plan->recorded;
@@ -362,7 +453,10 @@ class Explorer {
       Restart();  // killed between the batch and the acknowledgement: the record stands
       return;
     }
-    if (Rarely(20)) state_->AbandonWriter("run", trainer->epoch);
+    if (Rarely(20)) {
+      state_->AbandonWriter("run", trainer->epoch);
+      gone_.insert(trainer->epoch);
+    }
     state_->ApplyCommit("run", trainer->epoch, trainer->version, record);
     trainer->next = trainer->version + 1;
     trainer->open = false;
@@ -529,12 +623,16 @@ class Explorer {
   }
   void Do(const MakeSlot& command) {
     ASSERT_TRUE(live_slots_.insert(command.slot_id).second);
+    slots_[command.slot_id] = command;
     making_.push_back(command.slot_id);
     ++num_to_make_;
   }
   void Do(const DropSlot& command) {
     ASSERT_EQ(live_slots_.erase(command.slot_id), 1u);
-    for (const auto& [lease, allowed] : allowed_) ASSERT_NE(allowed.slot_id, command.slot_id);
+    for (const auto& [lease, allowed] : allowed_) {
+      if (allowed.slot_id != command.slot_id) continue;
+      ASSERT_NE(allowed.grant, header_.at(command.slot_id).grant);
+    }
     if (!run_record_.ended) return;
     for (auto it = evaluations_in_.begin(); it != evaluations_in_.end();) {
       const bool gone = it->second.slot == command.slot_id;
@@ -638,6 +736,8 @@ class Explorer {
   std::map<uint64_t, VersionRecord> records_;
   std::map<uint64_t, uint64_t> content_;  // slot -> version its bytes are
   std::map<uint64_t, SlotHeaderFields> header_;
+  std::map<uint64_t, MakeSlot> slots_;
+  std::set<uint64_t> gone_;  // epochs whose writers closed their connections
   std::set<uint64_t> open_for_writing_;
   std::map<uint64_t, AllowLease> allowed_;  // leases
   std::set<uint64_t> live_slots_;
@@ -648,21 +748,17 @@ class Explorer {
   bool short_of_memory_ = false;
   std::vector<Trainer> trainers_;
   std::vector<Reader> readers_;
-  struct Evaluated {
-    uint64_t slot = 0;
-    bool pinned = false;
-  };
   std::map<uint64_t, Evaluated> evaluations_in_;  // by version
   std::map<uint64_t, int64_t> retired_ms_;        // when a version was seen to be RETIRED
   uint64_t newest_begun_ = 0;
   uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, waited_ = 0, failed_ = 0, evaluations_ = 0,
-           from_disk_ = 0, fenced_ = 0;
+           from_disk_ = 0, fenced_ = 0, kept_ = 0;
 };
 
 TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   constexpr uint64_t kSeeds = titan::testing::Rounds<uint64_t>(240, 30);
   uint64_t commits = 0, remade = 0, blocked = 0, waited = 0, failed = 0, evaluations = 0,
-           from_disk = 0, fenced = 0;
+           from_disk = 0, fenced = 0, kept = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Explorer explorer(seed, static_cast<uint32_t>(seed % 3), 1 + static_cast<uint32_t>(seed % 4));
     for (int step = 0; step < 4000; ++step) {
@@ -681,6 +777,7 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
     evaluations += explorer.evaluations();
     from_disk += explorer.from_disk();
     fenced += explorer.fenced();
+    kept += explorer.kept();
   }
   // The walk reaches what it is for.
   EXPECT_GT(commits, 4 * kSeeds);
@@ -691,9 +788,11 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   EXPECT_GT(evaluations, 2 * kSeeds);
   EXPECT_GT(from_disk, kSeeds);
   EXPECT_GT(fenced, kSeeds / 5);
+  EXPECT_GT(kept, 2 * kSeeds);
   std::cout << commits << " commits, " << remade << " re-made, " << blocked << " blocked, "
             << waited << " waited for slots, " << failed << " without memory, " << evaluations
-            << " evaluations, " << from_disk << " from disk, " << fenced << " fenced\n";
+            << " evaluations, " << from_disk << " from disk, " << fenced << " fenced, " << kept
+            << " slots kept over an attachment\n";
 }
 
 }  // namespace

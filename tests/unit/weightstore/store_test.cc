@@ -189,8 +189,8 @@ TEST(StoreTest, AFullRingWaitsNamesTheHolderAndGoesOnWhenItLetsGo) {
 
 TEST(StoreTest, MemoryIsCheckedBeforeAnythingIsTaken) {
   Host host(/*memory_limit_bytes=*/SmallManifest().slot_bytes * 5);
-  const auto refused =
-      host.leader().RegisterTrainer("a", "big", SmallManifest(), /*max_age=*/2, 1);  // 5 + 1 slots
+  const auto refused = host.leader().RegisterTrainer("a", "big", SmallManifest(), /*max_age=*/2, 1,
+                                                     "");  // 5 + 1 slots
   ASSERT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
   for (const uint64_t number :
        {uint64_t{6}, SmallManifest().slot_bytes, SmallManifest().slot_bytes * 5}) {
@@ -198,11 +198,12 @@ TEST(StoreTest, MemoryIsCheckedBeforeAnythingIsTaken) {
         << refused.status();
   }
   EXPECT_EQ(host.leader().ListVersions("big").status().code(), StatusCode::kNotFound);
-  const auto first = host.leader().RegisterTrainer("b", "run", SmallManifest(), 1, 1);
+  const auto first = host.leader().RegisterTrainer("b", "run", SmallManifest(), 1, 1, "");
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_EQ(host.leader().RegisterTrainer("b", "run", SmallManifest(), 1, 1)->epoch, first->epoch);
+  EXPECT_EQ(host.leader().RegisterTrainer("b", "run", SmallManifest(), 1, 1, "")->epoch,
+            first->epoch);
   // A new token takes the place of the old one's idle slots.
-  EXPECT_EQ(host.leader().RegisterTrainer("c", "run", SmallManifest(), 1, 1)->epoch,
+  EXPECT_EQ(host.leader().RegisterTrainer("c", "run", SmallManifest(), 1, 1, "")->epoch,
             first->epoch + 1);
   const LeaderStats stats = host.leader().Stats();
   EXPECT_EQ(stats.slot_bytes + stats.bytes_being_made, 5 * SmallManifest().slot_bytes);
@@ -359,7 +360,7 @@ TEST(StoreTest, AnEvaluationSlotThatDoesNotFitIsRefusedWithTheNumbers) {
     Keep(host);
     ASSERT_TRUE(host.leader().EndRun("run", 0).ok());
   }
-  ASSERT_TRUE(host.leader().RegisterTrainer("a", "other", SmallManifest(), 0, 1).ok());
+  ASSERT_TRUE(host.leader().RegisterTrainer("a", "other", SmallManifest(), 0, 1, "").ok());
   const Status refused = host.leader().PinForEvaluation("run", 0).status();
   EXPECT_EQ(ReasonOf(refused), kMemoryLimit) << refused;
   EXPECT_NE(MessageOf(refused).find("needs 1 slots of " + std::to_string(bytes) + " bytes beside " +

@@ -44,8 +44,9 @@ class GatedLeader final : public weightstore::LeaderPort {
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string& request_id,
                                                       const std::string& run_id,
                                                       const Manifest& manifest, uint32_t max_age,
-                                                      uint32_t evaluation_slots) override {
-    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age, evaluation_slots);
+                                                      uint32_t evaluation_slots,
+                                                      const std::string& host) override {
+    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age, evaluation_slots, host);
   }
   StatusOr<weightstore::BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
                                                   uint64_t version,

@@ -19,6 +19,7 @@
 #include "titan/storage/v1/storage.pb.h"
 #include "titan/trainer/v1/trainer.pb.h"
 #include "titan/type/v1/types.pb.h"
+#include "titan/weightstore/v1/host.pb.h"
 #include "titan/weightstore/v1/weightstore.pb.h"
 
 namespace titan {
@@ -96,10 +97,10 @@ TEST(ApiLockTest, CompiledProtocolsEqualTheLockFile) {
   // Naming one message of each file links it.
   for (const Descriptor* linked :
        {config::v1::DaemonConfig::descriptor(), config::v1::JobSpec::descriptor(),
-        generator::v1::GenerateGroupRequest::descriptor(), orchestrator::v1::Job::descriptor(),
-        reward::v1::ScoreRequest::descriptor(), storage::v1::Fact::descriptor(),
-        trainer::v1::StepHeader::descriptor(), type::v1::ErrorInfo::descriptor(),
-        weightstore::v1::Manifest::descriptor()}) {
+        weightstore::v1::HostSlot::descriptor(), generator::v1::GenerateGroupRequest::descriptor(),
+        orchestrator::v1::Job::descriptor(), reward::v1::ScoreRequest::descriptor(),
+        storage::v1::Fact::descriptor(), trainer::v1::StepHeader::descriptor(),
+        type::v1::ErrorInfo::descriptor(), weightstore::v1::Manifest::descriptor()}) {
     ASSERT_NE(linked, nullptr);
   }
   const std::set<std::string> compiled = CompiledLines();

@@ -34,21 +34,12 @@ Config Complete(const std::vector<std::string>& required) {
   return config;
 }
 
+// Each is the only thing that is wrong with a config that is else complete.
 template <typename Config>
-void ExpectRules(const std::vector<std::string>& required, const std::vector<Wrong>& wrongs) {
+void ExpectWrongs(const std::vector<std::string>& required, const std::vector<Wrong>& wrongs) {
   rpc::ConfigProblems problems;
   Validate(Complete<Config>(required), &problems);
   for (const auto& problem : problems) ADD_FAILURE() << problem.path << ": " << problem.description;
-  // Without what is required, each of it is named, and nothing else.
-  Config empty;
-  FillDefaults(&empty);
-  problems.clear();
-  Validate(empty, &problems);
-  ASSERT_EQ(problems.size(), required.size());
-  for (size_t i = 0; i < required.size(); ++i) {
-    EXPECT_EQ(problems[i].path, required[i].substr(0, required[i].find('=')));
-    EXPECT_TRUE(problems[i].description.starts_with("is required")) << problems[i].description;
-  }
   for (const Wrong& wrong : wrongs) {
     Config config = Complete<Config>(required);
     rpc::ConfigOrigins origins;
@@ -60,6 +51,21 @@ void ExpectRules(const std::vector<std::string>& required, const std::vector<Wro
     EXPECT_TRUE(problems[0].description.starts_with(wrong.problem))
         << wrong.assignment << " gives: " << problems[0].description;
   }
+}
+
+template <typename Config>
+void ExpectRules(const std::vector<std::string>& required, const std::vector<Wrong>& wrongs) {
+  rpc::ConfigProblems problems;
+  // Without what is required, each of it is named, and nothing else.
+  Config empty;
+  FillDefaults(&empty);
+  Validate(empty, &problems);
+  ASSERT_EQ(problems.size(), required.size());
+  for (size_t i = 0; i < required.size(); ++i) {
+    EXPECT_EQ(problems[i].path, required[i].substr(0, required[i].find('=')));
+    EXPECT_TRUE(problems[i].description.starts_with("is required")) << problems[i].description;
+  }
+  ExpectWrongs<Config>(required, wrongs);
 }
 
 // The rules of `daemon`, which every daemon has.
@@ -146,7 +152,10 @@ TEST(SettingsTest, Trainer) {
 TEST(SettingsTest, WeightStore) {
   ExpectRules<WeightStoreConfig>(
       {"daemon.data_folder=d"},
-      With({{"role=leader", "is \"leader\"; valid: both"},
+      With({{"role=follower",
+             "is \"follower\"; valid: both (leader and host in one process), leader, host"},
+            {"leader_address=127.0.0.1:1", "is set; this process is the leader"},
+            {"host=node-1", "is set; only role host has a name"},
             {"lease_ttl_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"map_deadline_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"memory_limit_bytes=0", "is 0; valid: at least 1048576 bytes"},
@@ -164,6 +173,26 @@ TEST(SettingsTest, WeightStore) {
     Validate(remote, &problems);
     EXPECT_TRUE(problems.empty()) << address;
   }
+}
+
+TEST(SettingsTest, WeightStoreLeader) {
+  ExpectWrongs<WeightStoreConfig>(
+      {"daemon.data_folder=d", "role=leader"},
+      With({{"memory_limit_bytes=2000000", "is set; a leader has no slots: set it at its hosts"},
+            {"socket_path=s", "is set; a leader has no socket: set it at its hosts"},
+            {"leader_address=127.0.0.1:1", "is set; this process is the leader"},
+            {"host=node-1", "is set; only role host has a name"}}));
+}
+
+TEST(SettingsTest, WeightStoreHost) {
+  ExpectWrongs<WeightStoreConfig>(
+      {"daemon.data_folder=d", "role=host", "leader_address=127.0.0.1:1", "host=node-1"},
+      With(PeerRules("leader_address") +
+           std::vector<Wrong>{
+               {"leader_address=", "is required: host:port"},
+               {"host=", "is required: the name by which the leader knows this host"},
+               {"host=a/b", "is \"a/b\"; valid: 1 to 64 characters of A-Z a-z 0-9 . _ -"},
+               {"disk_limit_bytes=0", "is set; a host keeps nothing on disk"}}));
 }
 
 TEST(SettingsTest, Reward) {

@@ -6,6 +6,8 @@
 #include "services/trainer/train_job.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <chrono>
 #include <thread>
@@ -14,6 +16,7 @@
 #include "core/runtime/machine.h"
 #include "tests/support/small_model.h"
 #include "tests/support/test_files.h"
+#include "weightstore/client/unix_socket.h"
 
 namespace titan::services {
 namespace {
@@ -23,7 +26,7 @@ class NoLeader : public weightstore::LeaderPort {
  public:
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
                                                       const weightstore::Manifest&, uint32_t,
-                                                      uint32_t) override {
+                                                      uint32_t, const std::string&) override {
     return Called();
   }
   StatusOr<weightstore::BeginResult> BeginVersion(const std::string&, uint64_t, uint64_t,
@@ -139,10 +142,37 @@ class TakenLeader final : public NoLeader {
  public:
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string&, const std::string&,
                                                       const weightstore::Manifest&, uint32_t,
-                                                      uint32_t) override {
+                                                      uint32_t, const std::string&) override {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return Aborted("taken");
   }
+};
+// A host daemon that says its name to one caller.
+class NamedHost {
+ public:
+  explicit NamedHost(const std::string& path)
+      : listener_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
+    EXPECT_EQ(::listen(listener_.get(), 1), 0);
+    thread_ = std::jthread([this] {
+      const weightstore::UniqueFd caller(::accept(listener_.get(), nullptr, nullptr));
+      if (!weightstore::ReceivePacket(caller.get(), sizeof(weightstore::SocketRequest)).ok())
+        return;
+      weightstore::SocketReply reply;
+      reply.message_bytes = 1;
+      reply.message[0] = 'h';
+      EXPECT_TRUE(weightstore::SendPacket(caller.get(), &reply, sizeof(reply)).ok());
+    });
+  }
+  ~NamedHost() { ::shutdown(listener_.get(), SHUT_RDWR); }
+
+ private:
+  weightstore::UniqueFd listener_;
+  std::jthread thread_;
 };
 class Bundles final : public NoModels {
  public:
@@ -155,6 +185,7 @@ TEST(TrainJobTest, ARunIsTakenOverBeforeItsCheckpointIsLookedFor) {
   ASSERT_TRUE(options.ok()) << options.status();
   options->from_checkpoint = true;
   options->config.set_weightstore_socket(folder.path("ws.sock"));
+  const NamedHost host(folder.path("ws.sock"));
   TakenLeader leader;
   Bundles models;
   NoCheckpoints checkpoints;

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: leader and host daemons as processes of their own lose nothing that was acknowledged,
+// whoever of them dies or stops, and no call hangs. Method: titan-weightstore in each role, killed
+// with SIGKILL or stopped; publishers and subscribers of this process.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "tests/support/sanitized.h"
+#include "tests/support/weightstore_daemon.h"
+#include "weightstore/client/reason.h"
+#include "weightstore/client/subscriber.h"
+#include "weightstore/client/weights_digest.h"
+
+namespace titan::weightstore {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using testing::Fill;
+using testing::MemoryFiles;
+using testing::NumberIn;
+using testing::SmallManifest;
+using testing::WeightStoreProcess;
+using titan::testing::Eventually;
+
+constexpr milliseconds kLongestCall{titan::testing::Rounds(4'000, 20'000)};
+constexpr milliseconds kPatience{titan::testing::Rounds(30'000, 120'000)};
+
+class HostsTest : public ::testing::Test {
+ protected:
+  HostsTest() {
+    StartLeader();
+    StartHost(host_, "h1");
+  }
+
+  // At the same address every time, which its hosts know.
+  void StartLeader() {
+    leader_.role = "leader";
+    if (!leader_.address().empty()) leader_.more_arguments = {"--listen", leader_.address()};
+    ASSERT_TRUE(leader_.Start()) << leader_.exit_code() << "\n" << leader_.log();
+    standalone_ = *StandaloneLeader::Create(leader_.address());
+    port_ = &standalone_->port();
+    stub_ = v1::WeightStoreService::NewStub(*rpc::MakeChannel(leader_.address()));
+  }
+  void StartHost(WeightStoreProcess& host, const std::string& name) {
+    host.role = "host";
+    host.more_config =
+        R"(, "leader_address": ")" + leader_.address() + R"(", "host": ")" + name + "\"";
+    ASSERT_TRUE(host.Start()) << host.exit_code() << "\n" << host.log();
+  }
+
+  std::unique_ptr<Publisher> Register(WeightStoreProcess& host, const std::string& run = "run") {
+    std::unique_ptr<Publisher> publisher;
+    Status last;
+    // Until the host is attached.
+    Eventually(
+        [&] {
+          auto registered =
+              Publisher::Register(*port_, {.socket_path = host.socket_path(),
+                                           .run_id = run,
+                                           .request_id = "r" + std::to_string(++requests_),
+                                           .manifest = SmallManifest(),
+                                           .max_age = 1});
+          last = registered.status();
+          if (registered.ok()) publisher = *std::move(registered);
+          return publisher != nullptr || last.code() != StatusCode::kUnavailable;
+        },
+        kPatience);
+    EXPECT_NE(publisher, nullptr) << last << "\n" << leader_.log() << host.log();
+    return publisher;
+  }
+  // Writes and hashes; Commit is left.
+  Hash128 Write(Publisher& publisher, uint64_t version) {
+    const auto begun = publisher.Begin(version, milliseconds(5000));
+    EXPECT_TRUE(begun.ok()) << begun.status();
+    if (!begun.ok()) return {};
+    Fill(begun->bytes, version);
+    const auto digest = publisher.Finish();
+    EXPECT_TRUE(digest.ok()) << digest.status();
+    return digest.ok() ? *digest : Hash128{};
+  }
+  Hash128 Publish(Publisher& publisher, uint64_t version) {
+    const Hash128 digest = Write(publisher, version);
+    const auto committed = publisher.Commit("plan", version);
+    EXPECT_TRUE(committed.ok()) << committed.status();
+    return digest;
+  }
+  Subscriber Reader(WeightStoreProcess& host, const std::string& holder = "generator-0") {
+    return Subscriber(*port_, host.socket_path(), holder);
+  }
+
+  std::map<uint64_t, v1::VersionInfo> Versions(const std::string& run = "run") {
+    grpc::ClientContext context;
+    v1::ListVersionsRequest request;
+    request.set_run_id(run);
+    v1::ListVersionsResponse response;
+    EXPECT_TRUE(stub_->ListVersions(&context, request, &response).ok());
+    std::map<uint64_t, v1::VersionInfo> versions;
+    for (const auto& info : response.versions()) versions[info.version()] = info;
+    return versions;
+  }
+  bool Becomes(uint64_t version, v1::VersionState state) {
+    return Eventually([&] { return Versions()[version].state() == state; }, kPatience);
+  }
+
+  WeightStoreProcess leader_, host_;
+  int requests_ = 0;
+  std::unique_ptr<StandaloneLeader> standalone_;
+  GrpcLeader* port_ = nullptr;
+  std::unique_ptr<v1::WeightStoreService::Stub> stub_;
+};
+
+TEST_F(HostsTest, TheHostHasTheBytesAndTheLeaderTheRecords) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  const Hash128 digest = Publish(*publisher, 0);
+  auto slot = Reader(host_).Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+  EXPECT_EQ(slot->lease().digest, digest);
+  EXPECT_EQ(Versions()[0].holders_size(), 1);
+  EXPECT_TRUE(MemoryFiles(leader_.process().pid()).empty());
+  EXPECT_FALSE(MemoryFiles(host_.process().pid()).empty());
+
+  grpc::ClientContext pin_context, end_context;
+  v1::PinForEvaluationRequest pin;
+  pin.set_run_id("run");
+  v1::PinForEvaluationResponse pinned;
+  const grpc::Status copied = stub_->PinForEvaluation(&pin_context, pin, &pinned);
+  ASSERT_TRUE(copied.ok()) << copied.error_message();
+  EXPECT_EQ(pinned.weights_digest(), ToHex(digest));
+  auto evaluation = Reader(host_).Acquire("run", 0, true);
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_EQ(NumberIn(evaluation->bytes()), 0u);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+
+  // The newest version is read from the host and kept on the leader's disk.
+  const Hash128 newest = Publish(*publisher, 1);
+  v1::EndRunRequest end;
+  end.set_run_id("run");
+  v1::EndRunResponse ended;
+  ASSERT_TRUE(stub_->EndRun(&end_context, end, &ended).ok());
+  EXPECT_GT(Versions()[1].kept_bytes(), 0u);
+  EXPECT_EQ(port_->FindVersion("run", 1)->weights_digest, newest);
+  EXPECT_TRUE(Eventually([&] { return !slot->HeaderUnchanged(); }));
+  EXPECT_TRUE(Eventually([&] { return MemoryFiles(host_.process().pid()).empty(); }));
+
+  // What is kept there comes back into a slot of the host.
+  grpc::ClientContext again_context, unpin_context;
+  pin.set_version(1);
+  const grpc::Status filled = stub_->PinForEvaluation(&again_context, pin, &pinned);
+  ASSERT_TRUE(filled.ok()) << filled.error_message();
+  EXPECT_EQ(pinned.weights_digest(), ToHex(newest));
+  auto kept = Reader(host_).Acquire("run", 1, true);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(NumberIn(kept->bytes()), 1u);
+  kept->Drop();
+  v1::UnpinEvaluationRequest unpin;
+  unpin.set_run_id("run");
+  unpin.set_version(1);
+  v1::UnpinEvaluationResponse unpinned;
+  ASSERT_TRUE(stub_->UnpinEvaluation(&unpin_context, unpin, &unpinned).ok());
+  EXPECT_TRUE(Eventually([&] { return MemoryFiles(host_.process().pid()).empty(); }));
+  EXPECT_EQ(host_.End(SIGTERM), 0);
+  EXPECT_EQ(leader_.End(SIGTERM), 0);
+}
+
+TEST_F(HostsTest, AKilledLeaderFindsEverythingAgainAndReadersNeverNotice) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  Publish(*publisher, 0);
+  Publish(*publisher, 1);
+  auto slot = Reader(host_).Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  const auto lease = port_->AcquireLease("generator-1", "run", 1, false);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  const Hash128 digest = Write(*publisher, 2);  // not committed
+
+  EXPECT_EQ(leader_.End(SIGKILL), -SIGKILL);
+  // The host answers by what it was told.
+  auto mapped = HeldVersion::Map(host_.socket_path(), *lease);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(NumberIn(mapped->bytes()), 1u);
+  EXPECT_EQ(publisher->Commit("plan", 2).status().code(), StatusCode::kUnavailable);
+  StartLeader();
+  ASSERT_TRUE(Becomes(1, v1::VERSION_STATE_COMMITTED));
+  const auto versions = Versions();
+  EXPECT_EQ(versions.at(0).state(), v1::VERSION_STATE_COMMITTED);
+  ASSERT_EQ(versions.at(0).holders_size(), 1);
+  EXPECT_EQ(versions.at(0).holders(0), "generator-0");
+  ASSERT_EQ(versions.at(1).holders_size(), 1);
+  EXPECT_EQ(versions.at(1).holders(0), "generator-1");
+  EXPECT_EQ(versions.at(2).state(), v1::VERSION_STATE_SEALED);  // verified, without a record
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  EXPECT_TRUE(mapped->HeaderUnchanged());
+  EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+
+  // Whoever watches hears of them again.
+  grpc::ClientContext watch_context;
+  v1::WatchVersionsRequest watch;
+  watch.set_run_id("run");
+  auto stream = stub_->WatchVersions(&watch_context, watch);
+  std::map<uint64_t, v1::VersionState> told;
+  v1::WatchVersionsResponse news;
+  while (told.size() < 2 && stream->Read(&news)) {
+    for (const auto& info : news.versions()) told[info.version()] = info.state();
+  }
+  EXPECT_EQ(told[0], v1::VERSION_STATE_COMMITTED);
+  EXPECT_EQ(told[1], v1::VERSION_STATE_COMMITTED);
+  watch_context.TryCancel();
+
+  // The trainer goes on where it was, with the epoch that it has; its port is the new leader's.
+  const auto committed =
+      port_->CommitVersion("run", publisher->epoch(), 2, digest, "plan", /*train_step=*/2);
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  auto newest = Reader(host_).Acquire("run", 2, false);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(NumberIn(newest->bytes()), 2u);
+  const auto begun = port_->BeginVersion("run", publisher->epoch(), 3, milliseconds(5000));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  // A reader that goes away is known to the new leader.
+  slot->Drop();
+  EXPECT_TRUE(Eventually([&] { return Versions()[0].holders_size() == 0; }));
+}
+
+TEST_F(HostsTest, WhatWasAcknowledgedIsThereAfterTheLeaderDiedAtAnyInstant) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  std::map<uint64_t, Hash128> acknowledged;
+  uint64_t next = 0;
+  constexpr int kKills = titan::testing::Rounds(6, 2);
+  for (int kill = 0; kill < kKills; ++kill) {
+    std::atomic<bool> dead{false};
+    std::atomic<size_t> count{0};
+    std::thread writer([&] {
+      while (!dead) {
+        const auto begun = publisher->Begin(next, milliseconds(5000));
+        if (!begun.ok()) break;
+        if (begun->recorded) {
+          ++next;
+          continue;
+        }
+        Fill(begun->bytes, next);
+        const auto digest = publisher->Finish();
+        if (!digest.ok() || !publisher->Commit("plan", next).ok()) break;
+        acknowledged[next++] = *digest;
+        ++count;
+      }
+    });
+    EXPECT_TRUE(Eventually([&] { return count > 0; }, kPatience));
+    std::this_thread::sleep_for(milliseconds(11 * kill));
+    leader_.End(SIGKILL);
+    dead = true;
+    writer.join();
+    StartLeader();
+    publisher = Register(host_);  // of the new leader's port
+    ASSERT_NE(publisher, nullptr);
+    const auto versions = Versions();
+    for (const auto& [version, digest] : acknowledged) {
+      ASSERT_TRUE(versions.contains(version));
+      EXPECT_EQ(versions.at(version).weights_digest(), ToHex(digest));
+    }
+    if (next > 0) {
+      auto slot = Reader(host_).Acquire("run", next - 1, false);
+      ASSERT_TRUE(slot.ok()) << slot.status();
+      EXPECT_EQ(NumberIn(slot->bytes()), next - 1);
+    }
+  }
+  EXPECT_GE(acknowledged.size(), static_cast<size_t>(kKills));
+}
+
+TEST_F(HostsTest, AKilledHostIsLostAndItsSuccessorServesWhatIsMadeAgain) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  const Hash128 digest = Publish(*publisher, 0);
+  Publish(*publisher, 1);
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  // Nobody waits long for it.
+  auto start = steady_clock::now();
+  EXPECT_EQ(port_->AcquireLease("g", "run", 0, false).status().code(), StatusCode::kUnavailable);
+  EXPECT_LT(steady_clock::now() - start, kLongestCall);
+  start = steady_clock::now();
+  EXPECT_EQ(publisher->Begin(2, milliseconds(100)).status().code(), StatusCode::kUnavailable);
+  EXPECT_LT(steady_clock::now() - start, kLongestCall);
+  StartHost(host_, "h1");
+  ASSERT_TRUE(Becomes(0, v1::VERSION_STATE_LOST));
+  EXPECT_EQ(ReasonOf(port_->AcquireLease("g", "run", 1, false).status()), kVersionLost);
+  EXPECT_EQ(publisher->Begin(2, milliseconds(100)).status().code(), StatusCode::kAborted);
+  publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  EXPECT_EQ(Publish(*publisher, 0), digest);
+  auto slot = Reader(host_).Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+}
+
+TEST_F(HostsTest, AHostThatStandsStillIsMissedAndComesBackWithWhatItHas) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  Publish(*publisher, 0);
+  auto slot = Reader(host_).Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  host_.process().Stop();
+  const auto start = steady_clock::now();
+  EXPECT_EQ(port_->AcquireLease("g", "run", 0, false).status().code(), StatusCode::kUnavailable);
+  EXPECT_LT(steady_clock::now() - start, kLongestCall);
+  EXPECT_TRUE(Eventually([&] { return leader_.log().find("host_detached") != std::string::npos; },
+                         kPatience));
+  EXPECT_EQ(Versions()[0].state(), v1::VERSION_STATE_COMMITTED);  // until its grace is over
+  host_.process().Continue();
+  EXPECT_TRUE(
+      Eventually([&] { return port_->AcquireLease("g", "run", 0, false).ok(); }, kPatience));
+  EXPECT_EQ(Versions()[0].holders_size(), 2);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  Publish(*publisher, 1);
+}
+
+TEST_F(HostsTest, RunsOfTwoHostsAreApartAndANameIsOneHosts) {
+  WeightStoreProcess second;
+  StartHost(second, "h2");
+  auto here = Register(host_, "here");
+  auto there = Register(second, "there");
+  ASSERT_TRUE(here != nullptr && there != nullptr);
+  Publish(*here, 0);
+  Publish(*there, 0);
+  ASSERT_TRUE(Reader(host_).Acquire("here", 0, false).ok());
+  ASSERT_TRUE(Reader(second).Acquire("there", 0, false).ok());
+  // Who maps at another host than the version's is refused, not served something else.
+  EXPECT_EQ(Reader(second).Acquire("here", 0, false).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(second.End(SIGKILL), -SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Versions("there")[0].state() == v1::VERSION_STATE_LOST; },
+                         kPatience));
+  EXPECT_EQ(Versions("here")[0].state(), v1::VERSION_STATE_COMMITTED);
+  Publish(*here, 1);
+
+  WeightStoreProcess impostor;
+  StartHost(impostor, "h1");
+  EXPECT_TRUE(Eventually(
+      [&] { return impostor.log().find("another daemon is attached as h1") != std::string::npos; },
+      kPatience))
+      << impostor.log();
+  EXPECT_EQ(Versions("here")[0].state(), v1::VERSION_STATE_COMMITTED);
+  Publish(*here, 2);
+}
+
+TEST_F(HostsTest, AWrongCombinationIsRefusedWithTheField) {
+  WeightStoreProcess wrong;
+  wrong.role = "host";
+  EXPECT_FALSE(wrong.Start());
+  EXPECT_EQ(wrong.exit_code(), 2);
+  EXPECT_NE(wrong.log().find("leader_address"), std::string::npos) << wrong.log();
+  EXPECT_NE(wrong.log().find("host: is required"), std::string::npos) << wrong.log();
+  wrong.role = "leader";
+  wrong.more_config = R"(, "memory_limit_bytes": 67108864)";
+  EXPECT_FALSE(wrong.Start());
+  EXPECT_EQ(wrong.exit_code(), 2);
+  EXPECT_NE(wrong.log().find("a leader has no slots"), std::string::npos) << wrong.log();
+  // The flag counts as the field does.
+  wrong.role = "host";
+  wrong.more_config = R"(, "leader_address": "127.0.0.1:1", "host": "h1")";
+  wrong.more_arguments = {"--role", "both"};
+  EXPECT_FALSE(wrong.Start());
+  EXPECT_NE(wrong.log().find("this process is the leader"), std::string::npos) << wrong.log();
+}
+
+}  // namespace
+}  // namespace titan::weightstore
