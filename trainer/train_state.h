@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Master weights and moments of one rank, and snapshots of them that cost a step nothing: while a
+// Master weights and moments of one rank, and snapshots of them that no step has to copy: while a
 // snapshot is held, the next update reads it and writes a second set of arrays, with which the run
 // goes on. No copy is made; the price is the memory of that set.
 //
