@@ -122,7 +122,7 @@ class Tile {
 // `apart`: panels from the first to the second.
 template <int kRows, int kPanels>
 void OutputTile(const Bf16Pair* __restrict a, const BFloat16* __restrict b, int64_t apart,
-                int64_t k, int leaves, const TileOutput& to, Ahead ahead) {
+                int64_t k, int leaves, const TileOutput& to, const Ahead& ahead) {
   constexpr int kSpan = Tile<kRows>::kSpan, kWidth = kPanels * kSpan;
   const int64_t pairs = RowDepth<Bf16Pair>(k) / leaves, columns = apart * kPanel;
   const int64_t next = columns * PanelDepth(Element::kBf16, k);
@@ -177,7 +177,7 @@ TITAN_DOT_INLINE void WithRows(int rows, const Call& call) {
 }
 
 void Output(int rows, const Bf16Pair* a, const BFloat16* b, int64_t k, int leaves,
-            const TileOutput& to, Ahead ahead) {
+            const TileOutput& to, const Ahead& ahead) {
   if (to.columns == kPanel) {
     WithRows<kMaxLoneRows>(rows,
                            [&](auto n) { OutputTile<n(), 1>(a, b, 0, k, leaves, to, ahead); });

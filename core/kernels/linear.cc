@@ -12,6 +12,7 @@
 #include "core/kernels/dot.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/panels.h"
+#include "core/kernels/shares.h"
 #include "core/kernels/tile.h"
 
 namespace titan::kernels {
@@ -217,17 +218,20 @@ struct Cut {
       : tiles(m, max_rows), panels(panels) {
     const int64_t block_tiles = std::max<int64_t>(1, block_rows / max_rows);
     blocks = (tiles.count() + block_tiles - 1) / block_tiles;
-    if (threads > 1) {
-      // Threads share the rows where each gets enough of them, for then nothing is packed twice and
-      // no row comes out of another core's cache; else they share the panels.
+    // Threads share the rows where each gets enough of them, for then nothing is packed twice and
+    // no row comes out of another core's cache; else, and where packing is nothing beside reading
+    // the panels, they share the panels.
+    const bool wide = m <= block_rows && panels * kPanelColumns >= kWideColumns * m;
+    if (threads > 1 && !wide) {
       blocks =
           std::max({blocks, std::min<int64_t>(threads, m / (kLoneBlockTiles * max_rows)),
                     std::min<int64_t>(threads * kBlocksPerThread, m / (kBlockTiles * max_rows))});
-      if (blocks >= threads) {
-        blocks = (blocks + threads - 1) / threads * threads;
-      } else {
-        groups = std::min(panels, (threads * groups_per_thread + blocks - 1) / blocks);
-      }
+    }
+    if (blocks >= threads) {
+      blocks = (blocks + threads - 1) / threads * threads;
+      if (threads > 1) groups = panels;
+    } else {
+      groups = std::min(panels, (threads * groups_per_thread + blocks - 1) / blocks);
     }
     tiles = RowTiles(m, max_rows, blocks);
     blocks = std::min(blocks, tiles.count());
@@ -240,6 +244,8 @@ struct Cut {
   // Tiles of a block, at least, where a thread gets one block, and where it gets several.
   static constexpr int64_t kLoneBlockTiles = 2, kBlockTiles = 8;
   static constexpr int64_t kBlocksPerThread = 2;
+  // Columns for each row from which a product is wide.
+  static constexpr int64_t kWideColumns = 16;
 
   RowTiles tiles;
   int64_t blocks;
@@ -328,7 +334,7 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
   const Cut cut(m, max_rows, block_rows, panel_count, pool.size(), GroupsPerThread(tile, m));
-  pool.Run(static_cast<int>(cut.blocks * cut.groups), [&](int task) {
+  const auto task_of = [&](int64_t task) {
     const int64_t index = task / cut.groups;
     const int64_t group = task % cut.groups;
     const int64_t first = cut.first_panel(group), last = cut.first_panel(group + 1);
@@ -348,7 +354,12 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
       }
       block_rows_of.SetPacked();
     }
-  });
+  };
+  if (cut.blocks >= pool.size()) {
+    internal::RunInShares(pool, cut.blocks * cut.groups, task_of);
+  } else {
+    pool.Run(static_cast<int>(cut.blocks * cut.groups), task_of);
+  }
 }
 
 void CheckProduct(int64_t k, int leaves, Element element) {

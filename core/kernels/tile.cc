@@ -184,18 +184,18 @@ HWY_INLINE const W* From(const W* b, int first) {
 // `apart`: panels from the first to the second.
 template <int kRows, int kPanels, typename W>
 void OutputTile(const float* HWY_RESTRICT a, const W* HWY_RESTRICT b, int64_t apart, int64_t k,
-                int leaves, const TileOutput& to, Ahead ahead) {
+                int leaves, const TileOutput& to, const Ahead& ahead) {
   constexpr int kSpan = Tile<kRows>::kSpan, kWidth = kPanels * kSpan;
   const int64_t length = k / leaves, columns = apart * kPanel;
   const int64_t next = columns * PanelDepth(kElementOf<W>, k);
   HWY_ALIGN float levels[kMaxLevels]
                         [kRows * kWidth];  // finished subtrees, a binary counter of leaves
+  Ahead shared = ahead;                    // by the passes, or each fetches 64 of each 128 bytes
   for (int first = 0; first < kPanel; first += kSpan) {
-    Ahead half =
-        ahead;  // 64 of each 128 bytes are fetched in each pass; else the passes share them
+    Ahead half = ahead;
     half.far += first * static_cast<int>(sizeof(float));
     half.near += first * static_cast<int>(sizeof(float));
-    Ahead& pass = Tile<kRows>::kVectors == 1 ? half : ahead;
+    Ahead& pass = Tile<kRows>::kVectors == 1 ? half : shared;
     for (int leaf = 0; leaf < leaves; ++leaf) {
       Tile<kRows, kPanels> tile;
       tile.Clear();
@@ -256,7 +256,7 @@ HWY_INLINE void WithRows(int rows, const Call& call) {
 
 template <typename W>
 void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, const TileOutput& to,
-                Ahead ahead) {
+                const Ahead& ahead) {
   WithRows<kMaxLoneRows>(rows, [&](auto n) { OutputTile<n(), 1>(a, b, 0, k, leaves, to, ahead); });
 }
 
@@ -264,7 +264,7 @@ void OutputRows(int rows, const float* a, const W* b, int64_t k, int leaves, con
 
 template <typename W>
 void Output(int rows, const float* a, const W* b, int64_t k, int leaves, const TileOutput& to,
-            Ahead ahead) {
+            const Ahead& ahead) {
   if (to.columns == kPanel) {
     OutputRows(rows, a, b, k, leaves, to, ahead);
     return;

@@ -142,7 +142,7 @@ struct WeightTile {
   int pair_rows;
   // rows <= lone_rows. The tree over leaves of the chains over a leaf's k.
   void (*output)(int rows, const A* a, const W* b, int64_t k, int leaves, const TileOutput& to,
-                 Ahead ahead);
+                 const Ahead& ahead);
   // The same of two panels, the second one `apart` panels after the first, rows <= pair_rows and
   // columns = 32: memory is read faster in two streams than in one.
   void (*pair)(int rows, const A* a, const W* b, int64_t apart, int64_t k, int leaves,

@@ -7,7 +7,7 @@ titan_test(kernels_linear_test LABEL parity ALSO_UNIT TIMEOUT 120
     unit/core/kernels/isa_test.cc
     unit/core/kernels/linear_test.cc
     unit/core/kernels/panels_test.cc
-    unit/core/kernels/pool_test.cc
+    unit/core/kernels/pool_test.cc unit/core/kernels/shares_test.cc
     unit/core/kernels/w16_test.cc
   USES core/base core/kernels)
 

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/kernels/shares.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace titan::kernels::internal {
+namespace {
+
+TEST(SharesTest, AnOwnerGoesThroughItsShareInOrderAndThenTakesTheLastTasksOfOthers) {
+  Shares shares(3, 10);  // [0, 3), [3, 6), [6, 10)
+  std::vector<int64_t> taken;
+  for (int64_t task = shares.Next(1); task >= 0; task = shares.Next(1)) taken.push_back(task);
+  EXPECT_EQ(taken, (std::vector<int64_t>{3, 4, 5, 9, 8, 7, 6, 2, 1, 0}));
+  for (int share = 0; share < 3; ++share) EXPECT_EQ(shares.Next(share), -1);
+}
+
+TEST(SharesTest, EveryTaskRunsOnceWhoeverTakesIt) {
+  for (int threads = 1; threads <= 4; ++threads) {
+    Pool pool(threads);
+    for (int tasks = 0; tasks < 300; ++tasks) {
+      std::vector<int> runs(static_cast<size_t>(tasks), 0);
+      RunInShares(pool, tasks, [&](int64_t task) { ++runs[static_cast<size_t>(task)]; });
+      EXPECT_EQ(runs, std::vector<int>(static_cast<size_t>(tasks), 1));
+    }
+  }
+}
+
+// A share whose owner stands still in its first task is emptied by the others.
+TEST(SharesTest, NobodyWaitsForASlowOwner) {
+  constexpr int kTasks = 64;
+  Pool pool(2);
+  std::atomic<int> done{0};
+  RunInShares(pool, kTasks, [&](int64_t task) {
+    if (task == 0) {
+      while (done.load() < kTasks - 1) std::this_thread::yield();
+    }
+    done.fetch_add(1);
+  });
+  EXPECT_EQ(done.load(), kTasks);
+}
+
+}  // namespace
+}  // namespace titan::kernels::internal
