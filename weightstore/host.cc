@@ -38,7 +38,8 @@ Status StaleGrant(uint64_t grant) {
 Host::Host(HostOptions options, HostEvents& events)
     : options_(std::move(options)),
       events_(events),
-      maker_(options_.make_slot ? options_.make_slot : CreateMemory,
+      maker_([this](const SlotRequest& request,
+                    const SlotMemory::Wanted& wanted) { return MakeMemory(request, wanted); },
              [this](const SlotRequest& request, SlotMaker::Made made) {
                TakeSlot(request, std::move(made));
              }) {
@@ -83,17 +84,37 @@ void Host::Do(const MakeSlot& command) {
        .order = command.order});
 }
 
+SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::Wanted& wanted) {
+  std::shared_ptr<Adoption> adoption;
+  {
+    std::lock_guard lock(mutex_);
+    const auto slot = slots_.find(request.slot_id);
+    if (slot != slots_.end()) adoption = slot->second.adoption;
+  }
+  if (adoption != nullptr) return Adopt(request, *adoption);
+  return options_.make_slot ? options_.make_slot(request, wanted) : CreateMemory(request, wanted);
+}
+
 void Host::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
   const bool good = made.ok();
   {
     std::lock_guard lock(mutex_);
     stats_.make_slot_seconds += request.seconds;
-    const auto slot = slots_.find(request.slot_id);
-    if (slot == slots_.end()) return;  // dropped meanwhile
+    const auto found = slots_.find(request.slot_id);
+    if (found == slots_.end()) return;  // dropped meanwhile
+    Slot& slot = found->second;
     if (good) {
-      slot->second.memory = *std::move(made);
+      slot.memory = *std::move(made);
+      if (slot.adoption != nullptr) {
+        slot.tiles = std::move(slot.adoption->tiles);
+        slot.adoption.reset();
+        ++stats_.adopted_slots;
+      }
     } else {
-      slots_.erase(slot);
+      slots_.erase(found);
+      for (auto& [connection, offer] : offers_) {
+        if (offer.slot_id == request.slot_id) Refuse(offer, made.status());
+      }
     }
   }
   if (good) {
@@ -144,6 +165,9 @@ HostReport Host::Report() const {
   for (const auto& [lease_id, lease] : leases_) report.leases.push_back(lease);
   for (const Writer& writer : gone_writers_) {
     if (HasSlotOf(writer)) report.gone_writers.push_back({writer.run_id, writer.epoch});
+  }
+  for (const auto& [connection, offer] : offers_) {
+    if (offer.refused.ok() && !IsAdopted(offer)) report.offers.push_back(offer.facts);
   }
   return report;
 }
@@ -376,6 +400,7 @@ void Host::ConnectionClosed(uint64_t connection) {
   std::optional<Writer> gone;
   {
     std::lock_guard lock(mutex_);
+    offers_.erase(connection);
     const auto leases = leases_of_connection_.find(connection);
     if (leases != leases_of_connection_.end()) {
       ended = std::move(leases->second);

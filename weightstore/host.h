@@ -49,6 +49,8 @@ class HostEvents {
   virtual void LeaseEnded(uint64_t lease_id) = 0;
   // Its connection closed.
   virtual void WriterGone(const std::string& run_id, uint64_t epoch) = 0;
+  // OfferSlot of that host's socket: AdoptSlot or RefuseOffer is to follow.
+  virtual void SlotOffered(const std::string& host, const SlotOffer& offer) = 0;
   // HostPort::num_done has grown.
   virtual void CommandsDone() = 0;
 };
@@ -67,6 +69,8 @@ struct HostStats {
   double make_slot_seconds = 0;   // taking memory, with the rests between
   double verify_seconds = 0;      // hashing what a writer wrote
   double evaluation_seconds = 0;  // filling evaluation slots
+  uint64_t adopted_slots = 0;     // taken over from readers
+  uint64_t refused_offers = 0;    // of readers, but those that may come again at once
 };
 
 // Thread-safe.
@@ -102,6 +106,9 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
                                           uint64_t grant) override;
   Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) override;
+  StatusOr<SlotDescriptors> OfferSlot(uint64_t connection, SlotOffer offer,
+                                      UniqueFd bytes) override;
+  StatusOr<SlotDescriptors> OfferState(uint64_t connection) override;
   const std::string& host_name() const override { return options_.name; }
   void ConnectionClosed(uint64_t connection) override;
 
@@ -111,13 +118,27 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
 
  private:
   using TileHashes = std::vector<uint64_t>;
+  // Memory of a reader that is to be a slot's.
+  struct Adoption {
+    std::shared_ptr<const UniqueFd> bytes;
+    Hash128 digest;  // that it must have
+    std::shared_ptr<const Manifest> manifest;
+    std::shared_ptr<const TileHashes> tiles;  // once it is verified
+  };
+  struct Offer {
+    SlotOffer facts;
+    std::shared_ptr<const UniqueFd> bytes;
+    uint64_t slot_id = 0;  // that adopts it
+    Status refused;        // OK: it is not
+  };
   struct Slot {
     std::string run_id;
     uint64_t num_bytes = 0;
     uint64_t epoch = 0;  // of the writer; 0: this host fills it
     std::shared_ptr<SlotMemory>
-        memory;               // shared with who hashes, copies or reads; null: being made
-    SlotHeaderFields header;  // as in the header page
+        memory;  // shared with who hashes, copies or reads; null: being made
+    std::shared_ptr<Adoption> adoption;       // null: its memory is made anew, or is there
+    SlotHeaderFields header;                  // as in the header page
     std::shared_ptr<const TileHashes> tiles;  // of the verified bytes; null: none were made
     bool open_for_writing = false;
     bool writer_mapped = false;
@@ -135,7 +156,12 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   void Do(const AllowLease& command);
   void Do(const EndLease& command);
   void Do(const HurrySlots& command);
+  void Do(const AdoptSlot& command);
+  void Do(const RefuseOffer& command);
+  void Refuse(Offer& offer, const Status& why);
   bool HasSlotOf(const Writer& writer) const;
+  // Its bytes are those of a slot whose header stands.
+  bool IsAdopted(const Offer& offer) const;
   // The slot, if its memory is there and its grant number is that one.
   StatusOr<Slot*> FindSlot(uint64_t slot_id, uint64_t grant);
   // The slot that the handle opens. Codes of OpenForRead.
@@ -145,7 +171,9 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
                  uint64_t grant);
   // The memory of one that this host itself fills.
   StatusOr<std::shared_ptr<SlotMemory>> FindOwnMemory(uint64_t slot_id, uint64_t grant);
-  // On the maker's thread.
+  // On the maker's threads.
+  SlotMaker::Made MakeMemory(const SlotRequest& request, const SlotMemory::Wanted& wanted);
+  SlotMaker::Made Adopt(const SlotRequest& request, Adoption& adoption) const;
   void TakeSlot(const SlotRequest& request, SlotMaker::Made made);
 
   const HostOptions options_;
@@ -157,7 +185,8 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   std::map<uint64_t, LeaseReport> leases_;
   std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
   std::map<uint64_t, Writer> writer_of_connection_;
-  std::set<Writer> gone_writers_;  // that have slots here
+  std::set<Writer> gone_writers_;     // that have slots here
+  std::map<uint64_t, Offer> offers_;  // by connection, which is their id
   HostStats stats_;
   SlotMaker maker_;  // last: its threads use all of the above. Called with mutex_, never waits.
 };

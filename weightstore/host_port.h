@@ -55,15 +55,43 @@ struct EndLease {
 };
 // Somebody waits for slots that are made ahead of need.
 struct HurrySlots {};
+// Takes the memory of an offer for a slot instead of new one, once all of it has that weights
+// digest: HostEvents::SlotMade or SlotNotMade follows. The slot's epoch is kNoTrainer.
+struct AdoptSlot {
+  uint64_t offer_id = 0;
+  uint64_t slot_id = 0;
+  std::string run_id;
+  Hash128 digest;
+  std::shared_ptr<const Manifest> manifest;
+};
+struct RefuseOffer {
+  uint64_t offer_id = 0;
+  Status why;
+};
 
-using HostCommand = std::variant<MakeSlot, DropSlot, WriteHeader, AllowLease, EndLease, HurrySlots>;
+using HostCommand = std::variant<MakeSlot, DropSlot, WriteHeader, AllowLease, EndLease, HurrySlots,
+                                 AdoptSlot, RefuseOffer>;
+
+// The epoch of slots that were adopted: no trainer ever has it, so that none writes to them.
+inline constexpr uint64_t kNoTrainer = ~uint64_t{0};
+
+// Memory that a reader on the host maps since a daemon that is gone gave it out, as the reader
+// describes it; the host has looked at its size and seals.
+struct SlotOffer {
+  uint64_t offer_id = 0;  // of the host's incarnation
+  std::string run_id;
+  uint64_t version = 0;
+  uint64_t num_bytes = 0;
+  Hash128 digest;
+  Hash128 manifest_id;
+};
 
 // All that a host has, for a leader that does not know it (any more).
 struct SlotReport {
   std::string run_id;
   uint64_t epoch = 0;
   uint64_t num_bytes = 0;
-  bool made = false;        // else being made
+  bool made = false;        // else being made, or adopted
   SlotHeaderFields header;  // as clients see it
   bool open_for_writing = false;
 };
@@ -79,6 +107,7 @@ struct HostReport {
   std::vector<SlotReport> slots;
   std::vector<LeaseReport> leases;
   std::vector<WriterReport> gone_writers;  // their connections closed
+  std::vector<SlotOffer> offers;           // that are not decided
 };
 
 // The bytes of a slot, readable while `owner` lives; they may become those of another version.

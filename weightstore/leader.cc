@@ -107,6 +107,7 @@ void Leader::AttachHost(const std::string& name, std::shared_ptr<HostPort> port,
 void Leader::TakeReport(const std::string& host, const HostReport& report) {
   std::erase_if(header_of_slot_, [&](const auto& entry) { return entry.second.host == host; });
   state_.AttachHost(host, report, options_.monotonic_ms());
+  for (const SlotOffer& offer : report.offers) TakeOffer(host, offer);
   Settle();
   changed_.notify_all();
 }
@@ -171,6 +172,8 @@ void Leader::SlotMade(uint64_t slot_id) {
 
 void Leader::SlotNotMade(uint64_t slot_id, const Status& why) {
   std::lock_guard lock(mutex_);
+  // Of an adopted one.
+  if (state_.IsBeingMade(slot_id) && why.code() == StatusCode::kDataLoss) ++stats_.verify_failures;
   state_.SlotNotMade(slot_id, why);
   Settle();
 }
@@ -190,6 +193,32 @@ void Leader::WriterGone(const std::string& run_id, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   state_.AbandonWriter(run_id, epoch);
   Settle();
+}
+
+void Leader::SlotOffered(const std::string& host, const SlotOffer& offer) {
+  std::lock_guard lock(mutex_);
+  TakeOffer(host, offer);
+  Settle();
+}
+
+void Leader::TakeOffer(const std::string& host, const SlotOffer& offer) {
+  const Status adopted = TryAdopt(host, offer);
+  if (!adopted.ok()) state_.RefuseOffer(host, offer.offer_id, adopted);
+}
+
+Status Leader::TryAdopt(const std::string& host, const SlotOffer& offer) {
+  TITAN_ASSIGN_OR_RETURN(const std::optional<uint32_t> num_slots, state_.PlanAdoption(host, offer));
+  if (!num_slots.has_value()) return OkStatus();
+  TITAN_RETURN_IF_ERROR(PortOf(host).status());
+  // As in AddEvaluationSlot; who calls cannot wait for a disk.
+  const std::unique_lock registry(registry_mutex_, std::try_to_lock);
+  if (!registry.owns_lock()) {
+    return Unavailable("slots are being given out; offer it again");
+  }
+  TITAN_RETURN_IF_ERROR(CheckMemory(offer.run_id, host, *num_slots, offer.num_bytes,
+                                    /*dropped_bytes=*/0));
+  state_.ApplyAdoption(host, offer);
+  return OkStatus();
 }
 
 void Leader::CommandsDone() {

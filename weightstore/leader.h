@@ -71,7 +71,8 @@ struct LeaderStats {
   SlotCounts slots;
   uint64_t num_leases = 0;
   uint64_t versions_committed = 0;  // since the start
-  uint64_t verify_failures = 0;     // slots whose bytes were not what their writer hashed
+  uint64_t verify_failures = 0;     // slots whose bytes were not what their writer hashed, those
+                                    // that readers offer too
   uint64_t begin_blocked = 0;       // BeginVersion calls that found the ring full
   double commit_seconds = 0;        // since the start, with the synced records
 };
@@ -166,6 +167,7 @@ class Leader final : public LeaderPort, public HostEvents {
   void LeaseMapped(uint64_t lease_id) override;
   void LeaseEnded(uint64_t lease_id) override;
   void WriterGone(const std::string& run_id, uint64_t epoch) override;
+  void SlotOffered(const std::string& host, const SlotOffer& offer) override;
   void CommandsDone() override;
 
  private:
@@ -194,6 +196,9 @@ class Leader final : public LeaderPort, public HostEvents {
   SentCommand LastSentTo(const std::string& host) const;
   // Under mutex_.
   void TakeReport(const std::string& host, const HostReport& report);
+  // Under mutex_: adopts it, or says why not.
+  void TakeOffer(const std::string& host, const SlotOffer& offer);
+  Status TryAdopt(const std::string& host, const SlotOffer& offer);
   // Unavailable: the host does not do it in time, or Shutdown.
   Status WaitFor(std::unique_lock<std::mutex>& lock, const SentCommand& command);
   // Under mutex_: where the slots of a registration go. Unavailable, InvalidArgument: asked for

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,16 +120,53 @@ StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint6
   const std::string name = "titan-slot-" + std::to_string(slot_id);
   TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes, wanted, &slot->huge_bytes_));
   TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(slot->file_));
-  TITAN_ASSIGN_OR_RETURN(UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
-  TITAN_ASSIGN_OR_RETURN(slot->header_readable_, ReopenReadOnly(header));
-  TITAN_ASSIGN_OR_RETURN(slot->header_map_,
-                         MappedMemory::Map(header.get(), kSlotHeaderBytes, /*writable=*/true));
-  TITAN_RETURN_IF_ERROR(Seal(header));
+  TITAN_RETURN_IF_ERROR(slot->MakeHeader(name));
   const bool keeps_writing = writer == Writer::kDaemon;
   TITAN_ASSIGN_OR_RETURN(slot->map_, MappedMemory::Map(slot->file_.get(), num_bytes, keeps_writing,
                                                        MappedMemory::Tables::kOnAccess));
   if (keeps_writing) TITAN_RETURN_IF_ERROR(slot->SealWriters());
   return slot;
+}
+
+StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Adopt(uint64_t slot_id, uint64_t num_bytes,
+                                                        const UniqueFd& bytes) {
+  TITAN_RETURN_IF_ERROR(CheckSealed(bytes, num_bytes));
+  std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, Writer::kNobody));
+  TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(bytes));
+  TITAN_RETURN_IF_ERROR(slot->MakeHeader("titan-slot-" + std::to_string(slot_id)));
+  TITAN_ASSIGN_OR_RETURN(slot->map_,
+                         MappedMemory::Map(slot->readable_.get(), num_bytes, /*writable=*/false,
+                                           MappedMemory::Tables::kOnAccess));
+  return slot;
+}
+
+Status SlotMemory::CheckSealed(const UniqueFd& bytes, uint64_t num_bytes) {
+  const int seals = ::fcntl(bytes.get(), F_GET_SEALS);
+  if (seals < 0) return FailedPrecondition("the offered descriptor is no memory file");
+  if ((seals & kSealsOfSize) != kSealsOfSize) {
+    return FailedPrecondition("the offered slot is not sealed against resizing");
+  }
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) == 0) {
+    return FailedPrecondition("the offered slot is not sealed against writing");
+  }
+  struct stat file = {};
+  if (::fstat(bytes.get(), &file) != 0 || static_cast<uint64_t>(file.st_size) != num_bytes) {
+    return InvalidArgument("the offered slot has " + std::to_string(file.st_size) + " bytes, not " +
+                           std::to_string(num_bytes) + " as its reader says");
+  }
+  // A page that is missing could not be had later: a fault.
+  if (static_cast<uint64_t>(file.st_blocks) * 512 < num_bytes) {
+    return FailedPrecondition("the offered slot has pages that were never taken");
+  }
+  return OkStatus();
+}
+
+Status SlotMemory::MakeHeader(const std::string& name) {
+  TITAN_ASSIGN_OR_RETURN(const UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
+  TITAN_ASSIGN_OR_RETURN(header_readable_, ReopenReadOnly(header));
+  TITAN_ASSIGN_OR_RETURN(header_map_,
+                         MappedMemory::Map(header.get(), kSlotHeaderBytes, /*writable=*/true));
+  return Seal(header);
 }
 
 Status SlotMemory::SealWriters() { return Seal(file_); }

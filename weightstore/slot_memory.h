@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "core/base/status.h"
 #include "weightstore/client/slot_header.h"
@@ -25,6 +26,7 @@ class SlotMemory {
   enum class Writer {
     kClient,  // a trainer maps it through DuplicateForWriter, then SealWriters
     kDaemon,  // this process keeps a writable map (evaluation slot); sealed at once
+    kNobody,  // adopted
   };
 
   // Asked every some dozens of MiB while pages are taken.
@@ -34,9 +36,19 @@ class SlotMemory {
   static StatusOr<std::unique_ptr<SlotMemory>> Create(uint64_t slot_id, uint64_t num_bytes,
                                                       Writer writer, const Wanted& wanted = {});
 
+  // Slot memory that a process which is gone made, from a reader's descriptor of it; the header
+  // page is new. Codes of CheckSealed.
+  static StatusOr<std::unique_ptr<SlotMemory>> Adopt(uint64_t slot_id, uint64_t num_bytes,
+                                                     const UniqueFd& bytes);
+  // Whether it is what Create and SealWriters leave. InvalidArgument: it has another size.
+  // FailedPrecondition: it is no memory file, or one that can be resized or mapped for writing, or
+  // some of its pages were never taken.
+  static Status CheckSealed(const UniqueFd& bytes, uint64_t num_bytes);
+
   uint64_t slot_id() const { return slot_id_; }
   uint64_t num_bytes() const { return num_bytes_; }
-  // Of them in huge pages: all whole ones where the system gives them (Linux 6.1 or later).
+  // Of them in huge pages: all whole ones where the system gives them (Linux 6.1 or later). 0 of
+  // what was adopted: the system does not tell.
   uint64_t huge_bytes() const { return huge_bytes_; }
 
   // Read-only descriptors of the bytes and of the header page.
@@ -58,12 +70,13 @@ class SlotMemory {
  private:
   SlotMemory(uint64_t slot_id, uint64_t num_bytes, Writer writer)
       : slot_id_(slot_id), num_bytes_(num_bytes), writer_(writer) {}
+  Status MakeHeader(const std::string& name);
 
   const uint64_t slot_id_;
   const uint64_t num_bytes_;
   const Writer writer_;
   uint64_t huge_bytes_ = 0;
-  UniqueFd file_;      // readable and writable
+  UniqueFd file_;      // readable and writable; none of what was adopted
   UniqueFd readable_;  // the same file, opened read-only
   UniqueFd header_readable_;
   MappedMemory map_;

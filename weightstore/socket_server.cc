@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -64,6 +65,24 @@ Status OtherProtocol(std::string_view bytes) {
   return FailedPrecondition(std::string("the weight store's socket: the client speaks protocol ") +
                             protocol + ", this daemon speaks " + own[3] +
                             "; run programs of one release");
+}
+
+// nullopt: it has another form.
+std::optional<SlotOffer> ParseOffer(uint64_t connection, const Packet& packet) {
+  SocketOffer said;
+  if (packet.bytes.size() != sizeof(SocketRequest) + sizeof(said) || packet.fds.size() != 1) {
+    return std::nullopt;
+  }
+  std::memcpy(&said, packet.bytes.data() + sizeof(SocketRequest), sizeof(said));
+  if (said.run_id_bytes > sizeof(said.run_id)) return std::nullopt;
+  SlotOffer offer;
+  offer.offer_id = connection;
+  offer.run_id.assign(said.run_id, said.run_id_bytes);
+  offer.version = said.version;
+  offer.num_bytes = said.slot_bytes;
+  offer.digest = said.digest;
+  offer.manifest_id = said.manifest_id;
+  return offer;
 }
 
 // A peer that does not read its replies is cut off (false).
@@ -164,15 +183,21 @@ void SocketServer::Accept() {
 }
 
 bool SocketServer::Answer(uint64_t connection, int socket) {
-  const StatusOr<Packet> packet = ReceivePacket(socket, kMaxRequestBytes);
+  StatusOr<Packet> packet = ReceivePacket(socket, kMaxRequestBytes);
   if (!packet.ok()) return packet.status().code() == StatusCode::kDeadlineExceeded;
-  if (!packet->fds.empty()) return false;
   const Status other = OtherProtocol(packet->bytes);
   if (!other.ok()) return Reply(socket, other);
   SocketRequest request;
-  if (packet->bytes.size() != sizeof(request)) return false;
+  if (packet->bytes.size() < sizeof(request)) return false;
   std::memcpy(&request, packet->bytes.data(), sizeof(request));
   if (request.magic != kSocketMagic) return false;
+  if (request.kind == SocketRequestKind::kOfferSlot) {
+    std::optional<SlotOffer> offer = ParseOffer(connection, *packet);
+    if (!offer.has_value()) return false;
+    return Reply(socket,
+                 source_.OfferSlot(connection, *std::move(offer), std::move(packet->fds[0])));
+  }
+  if (packet->bytes.size() != sizeof(request) || !packet->fds.empty()) return false;
   StatusOr<SlotDescriptors> result = InvalidArgument("no such request");
   switch (request.kind) {
     case SocketRequestKind::kMapLease:
@@ -190,6 +215,11 @@ bool SocketServer::Answer(uint64_t connection, int socket) {
       }
       break;
     }
+    case SocketRequestKind::kOfferSlot:
+      break;  // above
+    case SocketRequestKind::kOfferState:
+      result = source_.OfferState(connection);
+      break;
     case SocketRequestKind::kWhoIsThere:
       result = SlotDescriptors{.text = source_.host_name()};
       break;

@@ -14,6 +14,7 @@
 
 #include "core/base/status.h"
 #include "weightstore/client/unix_socket.h"
+#include "weightstore/host_port.h"
 
 namespace titan::weightstore {
 
@@ -39,6 +40,12 @@ class SlotSource {
   virtual StatusOr<SlotDescriptors> MapForWriting(uint64_t connection, uint64_t epoch,
                                                   uint64_t grant) = 0;
   virtual Status WriterHasMapped(uint64_t connection, uint64_t slot_id, uint64_t grant) = 0;
+  // Of a reader whose daemon is gone; offer_id is set. The answer is that of OfferState.
+  virtual StatusOr<SlotDescriptors> OfferSlot(uint64_t connection, SlotOffer offer,
+                                              UniqueFd bytes) = 0;
+  // What became of it: the slot that has it now, slot_id 0 while that is not decided, or why it is
+  // refused.
+  virtual StatusOr<SlotDescriptors> OfferState(uint64_t connection) = 0;
   virtual const std::string& host_name() const = 0;
   virtual void ConnectionClosed(uint64_t connection) = 0;
 };

@@ -244,6 +244,11 @@ StatusOr<StoreState::BeginOutcome> StoreState::BeginVersion(const std::string& r
     return InvalidArgument("version: " + std::to_string(version) + " after version " +
                            std::to_string(run->newest_opened) + "; an epoch opens them in order");
   }
+  if (FindAdoption(run_id, version) != 0) {
+    outcome.kind = BeginOutcome::Kind::kBeingMade;
+    outcome.blockers = Named(run_id, version) + " is being adopted from a reader";
+    return outcome;
+  }
   TITAN_RETURN_IF_ERROR(run->slots_failed);
   std::optional<uint64_t> free = FindFreeSlot(run_id, *run);
   const uint32_t being_made = NumBeingMade(run_id, *run);

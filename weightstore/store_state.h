@@ -6,15 +6,16 @@
 //
 //              Begin            PutDone verified      Commit recorded
 //   (none) ---------> OPEN ---------------> SEALED ----------------> COMMITTED --> RETIRED --> FREE
-//              ^        |  writer gone, fenced, wrong bytes |             |  restart: no memory
-//              |        +--------> ABORTED <----------------+             v
+//              ^        |  writer gone, fenced, wrong bytes |           ^ |  restart: no memory
+//              |        +--------> ABORTED <----------------+   adopted | v
 //              +---------------------------------------------------------LOST
 //
 // Invariants: at most one version of a run is OPEN or SEALED. A slot under a lease keeps its grant
 // number until the lease ends. The grant number of a slot is raised before its bytes may change. A
 // slot is written only by the writer that holds the current epoch. Records of a run are consecutive
 // from 0 and a version's digest never changes. A COMMITTED version n stays while version n + S + 1
-// is not begun. A slot for evaluation is the daemon's own: it holds a copy of a version, or what
+// is not begun. A version is adopted from a reader or made again by its trainer, never both. A slot
+// for evaluation is the daemon's own: it holds a copy of a version, or what
 // was kept of it on disk, whatever becomes of the version itself.
 #ifndef TITAN_WEIGHTSTORE_STORE_STATE_H_
 #define TITAN_WEIGHTSTORE_STORE_STATE_H_
@@ -127,6 +128,20 @@ class StoreState {
   // OPEN or SEALED, slots and leases that nobody has a use for are ended, and what the host does
   // not have any more is LOST. A host that is gone reports nothing.
   void AttachHost(const std::string& host, const HostReport& report, int64_t now_ms);
+
+  // --- versions that readers on a host still map. PlanAdoption changes nothing; OK: the caller
+  // checks the host's memory for that many slots (the adopted one, and those that the run's next
+  // trainer needs), then calls ApplyAdoption: the host takes the memory and verifies it, SlotMade
+  // makes the version COMMITTED. Else the offer is refused with
+  //   Unavailable         it may be offered again, or a lease on it taken
+  //   NotFound            no such run or version
+  //   InvalidArgument     not the size or manifest of the run
+  //   FailedPrecondition  the version is not needed any more, or recorded with another digest
+  // nullopt: the same offer is being adopted.
+  StatusOr<std::optional<uint32_t>> PlanAdoption(const std::string& host,
+                                                 const SlotOffer& offer) const;
+  void ApplyAdoption(const std::string& host, const SlotOffer& offer);
+  void RefuseOffer(const std::string& host, uint64_t offer_id, const Status& why);
 
   // --- trainers. PlanRegistration changes nothing; the caller checks the host's memory and writes
   // the run's record, then calls ApplyRegistration, which has the slots made there in the order in
@@ -300,7 +315,8 @@ class StoreState {
     uint64_t epoch = 0;  // of the writer; 0: the host's own (evaluation)
     uint64_t grant = 0;
     std::optional<uint64_t> version;
-    bool made = false;  // else its memory is being made
+    bool made = false;      // else its memory is being made, or adopted
+    uint64_t offer_id = 0;  // that is adopted
   };
   struct Version {
     VersionState state = VersionState::kOpen;
@@ -359,6 +375,9 @@ class StoreState {
   uint64_t AddSlot(const std::string& run_id, uint64_t epoch, const std::string& host,
                    uint32_t order);
   void RemoveSlot(uint64_t slot_id);
+  // The slot that adopts the version; 0: none does.
+  uint64_t FindAdoption(const std::string& run_id, uint64_t version) const;
+  void FinishAdoption(uint64_t slot_id);
   // Parts of AttachHost.
   void TakeSlot(const std::string& host, const SlotReport& report, bool writer_gone);
   bool TakeEvaluationSlot(Run& run, const SlotReport& report);

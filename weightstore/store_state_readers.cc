@@ -20,6 +20,11 @@ Status StoreState::CheckServed(const std::string& run_id, const Run& run, uint64
     return WithReason(Unavailable(Named(run_id, version) + " is LOST: no memory holds it any more"),
                       kVersionLost);
   }
+  if (found->second.record.has_value() &&
+      (state == VersionState::kOpen || state == VersionState::kSealed)) {
+    return WithReason(Unavailable(Named(run_id, version) + " was LOST and is being made again"),
+                      kVersionLost);
+  }
   return NotServed(Named(run_id, version) + " is " + std::string(NameOf(state)) +
                    ", only a COMMITTED version can be read");
 }

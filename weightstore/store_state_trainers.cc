@@ -86,10 +86,10 @@ StatusOr<StoreState::RegistrationPlan> StoreState::PlanRegistration(
   }
   for (const auto& [slot_id, slot] : slots_) {
     if (slot.run_id != run_id || slot.epoch == 0) continue;
-    const bool serves =
-        slot.version.has_value() && run.in_progress != slot.version;  // COMMITTED or RETIRED
-    const bool unneeded =
-        serves && !IsLeased(slot_id) && *slot.version < OldestNeeded(run, run.num_records);
+    const bool serves = slot.version.has_value() &&
+                        run.in_progress != slot.version;  // COMMITTED, RETIRED or being adopted
+    const bool unneeded = serves && slot.made && !IsLeased(slot_id) &&
+                          *slot.version < OldestNeeded(run, run.num_records);
     if (serves && !unneeded) continue;
     ++plan.num_dropped;
     if (slot.host == host) plan.dropped_bytes += plan.slot_bytes;
@@ -146,13 +146,16 @@ bool StoreState::IsBeingMade(uint64_t slot_id) const {
 
 bool StoreState::SlotMade(uint64_t slot_id) {
   if (!IsBeingMade(slot_id)) return false;
-  slots_.at(slot_id).made = true;
+  Slot& slot = slots_.at(slot_id);
+  slot.made = true;
   effects_.slots_changed = true;
+  if (slot.epoch == kNoTrainer) FinishAdoption(slot_id);
   return true;
 }
 
 void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
   if (!IsBeingMade(slot_id)) return;
+  if (slots_.at(slot_id).epoch == kNoTrainer) return RemoveSlot(slot_id);
   const std::string run_id = slots_.at(slot_id).run_id;
   Run& run = runs_.at(run_id);
   run.slots_failed = Annotate(why, "a slot of run " + run_id + " cannot be made");
@@ -160,7 +163,7 @@ void StoreState::SlotNotMade(uint64_t slot_id, const Status& why) {
                 [&](const Evaluation& evaluation) { return IsBeingMade(evaluation.slot_id); });
   std::vector<uint64_t> unmade;
   for (const auto& [other, slot] : slots_) {
-    if (slot.run_id == run_id && !slot.made) unmade.push_back(other);
+    if (slot.run_id == run_id && !slot.made && slot.epoch != kNoTrainer) unmade.push_back(other);
   }
   for (const uint64_t other : unmade) RemoveSlot(other);
 }

@@ -130,6 +130,12 @@ class OneSlot final : public SlotSource, public SlotReads {
   Status WriterHasMapped(uint64_t, uint64_t, uint64_t) override {
     return FailedPrecondition("read only");
   }
+  StatusOr<SlotDescriptors> OfferSlot(uint64_t, SlotOffer, UniqueFd) override {
+    return FailedPrecondition("read only");
+  }
+  StatusOr<SlotDescriptors> OfferState(uint64_t) override {
+    return FailedPrecondition("read only");
+  }
   const std::string& host_name() const override { return host_name_; }
   void ConnectionClosed(uint64_t) override {}
 

@@ -8,6 +8,8 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
@@ -25,6 +27,8 @@ namespace {
 constexpr size_t kTokensPerChunk = 65536;
 constexpr int kMaxPromptTokens = 1 << 18;  // 1 MiB
 constexpr int kMaxSamples = 65536;
+// Between two looks for versions whose store daemon is gone.
+constexpr std::chrono::milliseconds kKeepPeriod{250};
 
 template <typename Request>
 StatusOr<VersionKey> KeyOf(const Request& request) {
@@ -104,6 +108,7 @@ GeneratorService::GeneratorService(const config::v1::GeneratorConfig& config,
       leader_(std::move(leader)),
       host_(config, *leader_, context),
       contract_(ProcessContract(host_.pool(), /*training=*/false)),
+      keep_timer_(context.control),
       tokens_(context.metrics.AddCounter("titan_generator_tokens_total",
                                          "Reply tokens of finished samples")),
       samples_(context.metrics.AddCounter("titan_generator_samples_total", "Finished samples")),
@@ -120,6 +125,7 @@ asio::awaitable<Status> GeneratorService::Start() {
   options.on_registered = [this](uint64_t epoch) { epoch_ = std::max(epoch_, epoch); };
   TITAN_CO_ASSIGN_OR_RETURN(agent_, rpc::WorkerAgent::Create(context_, std::move(options)));
   agent_->Start();
+  asio::co_spawn(context_.control, KeepHeld(), asio::detached);
   co_return OkStatus();
 }
 
@@ -138,6 +144,21 @@ void GeneratorService::ReleaseRetired(const std::string& run_id, PolicyVersion v
   const VersionKey key{.run_id = run_id, .version = version, .evaluation = false};
   if (!host_.held().contains(key)) return;
   TITAN_LOG(kInfo, "version_wanted_back", {"run", run_id}, {"version", version});
+  ReleaseLater(key);
+}
+
+asio::awaitable<void> GeneratorService::KeepHeld() {
+  while (!draining_) {
+    keep_timer_.expires_after(kKeepPeriod);
+    boost::system::error_code woken;
+    co_await keep_timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    if (draining_) break;
+    const std::vector<VersionKey> unwanted = co_await host_.RenewOrphans();
+    for (const VersionKey& key : unwanted) ReleaseLater(key);
+  }
+}
+
+void GeneratorService::ReleaseLater(const VersionKey& key) {
   const auto release = [this, key]() -> asio::awaitable<void> {
     const Status released = co_await host_.Release(key);
     if (!released.ok()) TITAN_LOG(kWarning, "version_not_released", {"status", released});
@@ -147,6 +168,8 @@ void GeneratorService::ReleaseRetired(const std::string& run_id, PolicyVersion v
 }
 
 asio::awaitable<void> GeneratorService::Drain() {
+  draining_ = true;
+  keep_timer_.cancel();
   watch_.reset();
   if (agent_ != nullptr) co_await agent_->Stop();
   host_.Stop();

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include <boost/asio/steady_timer.hpp>
+
 #include "core/base/status.h"
 #include "generator/engine.h"
 #include "services/generator/model_host.h"
@@ -66,6 +68,9 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   Status CheckEpoch(uint64_t epoch);
   // Held versions have changed.
   void OnHeld();
+  // Until Drain: mapped versions outlive the store's daemon.
+  rpc::asio::awaitable<void> KeepHeld();
+  void ReleaseLater(const generator::VersionKey& key);
   void Generate(const generator::v1::GenerateGroupRequest& request, std::shared_ptr<Stream> stream);
 
   const config::v1::GeneratorConfig config_;
@@ -76,6 +81,8 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   std::unique_ptr<weightstore::RetiredWatch> watch_;
   std::unique_ptr<rpc::WorkerAgent> agent_;
   uint64_t epoch_ = 0;
+  boost::asio::steady_timer keep_timer_;  // control strand only, like draining_
+  bool draining_ = false;
   runtime::Counter tokens_;
   runtime::Counter samples_;
   runtime::Counter groups_;

@@ -219,10 +219,37 @@ asio::awaitable<Status> ModelHost::Release(VersionKey key) {
   auto slot = std::move(it->second.slot);
   held_.erase(it);
   if (!slot->mapped()) co_return OkStatus();  // its lease has ended long ago
+  while (renewing_.contains(key)) {
+    asio::steady_timer timer(context_.control, kReleaseRetry);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
   const auto release = [this, slot] { return subscriber_.Release(std::move(*slot)); };
   const Status told = co_await context_.blocking.Run(release);
   if (!told.ok()) TITAN_LOG(kWarning, "lease_release_not_heard", {"status", told});
   co_return OkStatus();
+}
+
+asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
+  std::vector<VersionKey> orphans, unwanted;
+  for (const auto& [key, held] : held_) {
+    if (!key.evaluation && held.slot->orphaned()) orphans.push_back(key);
+  }
+  for (const VersionKey& key : orphans) {
+    const auto it = held_.find(key);
+    if (stopped_ || it == held_.end() || renewing_.contains(key)) continue;
+    renewing_.insert(key);
+    const auto renew = [this, slot = it->second.slot] { return subscriber_.Renew(*slot); };
+    const Status renewed = co_await context_.blocking.Run(renew);
+    renewing_.erase(key);
+    if (renewed.ok()) {
+      TITAN_LOG(kInfo, "version_kept", {"run", key.run_id}, {"version", key.version});
+    } else if (!weightstore::Subscriber::MayRenewLater(renewed)) {
+      TITAN_LOG(kWarning, "version_not_kept", {"run", key.run_id}, {"version", key.version},
+                {"status", renewed});
+      unwanted.push_back(key);
+    }
+  }
+  co_return unwanted;
 }
 
 StatusOr<generator::EngineThread*> ModelHost::engine() {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/kernels/pool.h"
@@ -46,6 +47,10 @@ class ModelHost {
   // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
   // Unavailable: it is being loaded.
   rpc::asio::awaitable<Status> Release(generator::VersionKey key);
+  // Ties mapped versions whose store daemon is gone to the one that is there now; the engine runs
+  // on meanwhile. Answers those that nobody wants any more: to be released. What is mapped for
+  // evaluation is the reader's alone then, and stays as it is.
+  rpc::asio::awaitable<std::vector<generator::VersionKey>> RenewOrphans();
 
   // FailedPrecondition before a version is held.
   StatusOr<generator::EngineThread*> engine();
@@ -86,6 +91,7 @@ class ModelHost {
   bool making_model_ = false;
   std::map<generator::VersionKey, Held> held_;
   std::set<generator::VersionKey> loading_;
+  std::set<generator::VersionKey> renewing_;
   bool stopped_ = false;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "services/weightstore/host_messages.h"
 
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -76,6 +77,19 @@ struct Filler {
     out->mutable_end_lease()->set_lease_id(command.lease_id);
   }
   void operator()(const HurrySlots&) const { out->mutable_hurry_slots(); }
+  void operator()(const AdoptSlot& command) const {
+    v1::AdoptSlot& message = *out->mutable_adopt_slot();
+    message.set_offer_id(command.offer_id);
+    message.set_slot_id(command.slot_id);
+    message.set_run_id(command.run_id);
+    message.set_weights_digest(ToHex(command.digest));
+    *message.mutable_manifest() = ToProto(*command.manifest);
+  }
+  void operator()(const RefuseOffer& command) const {
+    v1::RefuseOffer& message = *out->mutable_refuse_offer();
+    message.set_offer_id(command.offer_id);
+    *message.mutable_why() = FailureToProto(command.why);
+  }
 };
 
 }  // namespace
@@ -114,6 +128,22 @@ StatusOr<HostCommand> FromProto(const v1::HostCommand& message) {
       return HostCommand(EndLease{message.end_lease().lease_id()});
     case v1::HostCommand::kHurrySlots:
       return HostCommand(HurrySlots{});
+    case v1::HostCommand::kAdoptSlot: {
+      const v1::AdoptSlot& adopt = message.adopt_slot();
+      TITAN_RETURN_IF_ERROR(CheckRunId(adopt.run_id()));
+      TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
+                             DigestFromProto("weights_digest", adopt.weights_digest()));
+      TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(adopt.manifest()));
+      return HostCommand(
+          AdoptSlot{.offer_id = adopt.offer_id(),
+                    .slot_id = adopt.slot_id(),
+                    .run_id = adopt.run_id(),
+                    .digest = digest,
+                    .manifest = std::make_shared<const Manifest>(std::move(manifest))});
+    }
+    case v1::HostCommand::kRefuseOffer:
+      return HostCommand(RefuseOffer{message.refuse_offer().offer_id(),
+                                     FailureFromProto(message.refuse_offer().why())});
     default:
       return InvalidArgument("command: is none that this host knows");
   }
@@ -142,6 +172,7 @@ void ToProto(const HostReport& report, v1::AttachRequest* message) {
     out.set_run_id(writer.run_id);
     out.set_epoch(writer.epoch);
   }
+  for (const SlotOffer& offer : report.offers) *message->add_offers() = ToProto(offer);
 }
 
 StatusOr<HostReport> FromProto(const v1::AttachRequest& message) {
@@ -176,7 +207,34 @@ StatusOr<HostReport> FromProto(const v1::AttachRequest& message) {
   for (const v1::HostWriter& writer : message.gone_writers()) {
     report.gone_writers.push_back({writer.run_id(), writer.epoch()});
   }
+  for (const v1::SlotOffer& offered : message.offers()) {
+    TITAN_ASSIGN_OR_RETURN(SlotOffer offer, FromProto(offered));
+    report.offers.push_back(std::move(offer));
+  }
   return report;
+}
+
+v1::SlotOffer ToProto(const SlotOffer& offer) {
+  v1::SlotOffer message;
+  message.set_offer_id(offer.offer_id);
+  message.set_run_id(offer.run_id);
+  message.set_version(offer.version);
+  message.set_num_bytes(offer.num_bytes);
+  message.set_weights_digest(ToHex(offer.digest));
+  message.set_manifest_id(ToHex(offer.manifest_id));
+  return message;
+}
+
+StatusOr<SlotOffer> FromProto(const v1::SlotOffer& message) {
+  SlotOffer offer;
+  offer.offer_id = message.offer_id();
+  TITAN_RETURN_IF_ERROR(CheckRunId(message.run_id()));
+  offer.run_id = message.run_id();
+  offer.version = message.version();
+  offer.num_bytes = message.num_bytes();
+  TITAN_ASSIGN_OR_RETURN(offer.digest, DigestFromProto("weights_digest", message.weights_digest()));
+  TITAN_ASSIGN_OR_RETURN(offer.manifest_id, DigestFromProto("manifest_id", message.manifest_id()));
+  return offer;
 }
 
 v1::HostFailure FailureToProto(const Status& status) {

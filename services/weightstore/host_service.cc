@@ -154,6 +154,11 @@ Status HostGrpcService::Report(const v1::ReportRequest& request) {
       case v1::HostEvent::kWriterGone:
         leader_.WriterGone(event.writer_gone().run_id(), event.writer_gone().epoch());
         break;
+      case v1::HostEvent::kSlotOffered: {
+        TITAN_ASSIGN_OR_RETURN(const SlotOffer offer, FromProto(event.slot_offered()));
+        leader_.SlotOffered(attachment.host, offer);
+        break;
+      }
       default:
         return InvalidArgument("events: has one that this leader does not know");
     }

@@ -334,4 +334,10 @@ void LeaderLink::WriterGone(const std::string& run_id, uint64_t epoch) {
   Add(std::move(event));
 }
 
+void LeaderLink::SlotOffered(const std::string&, const SlotOffer& offer) {
+  v1::HostEvent event;
+  *event.mutable_slot_offered() = ToProto(offer);
+  Add(std::move(event));
+}
+
 }  // namespace titan::weightstore

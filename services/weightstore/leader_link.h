@@ -52,6 +52,7 @@ class LeaderLink final : public HostEvents {
   void LeaseMapped(uint64_t lease_id) override;
   void LeaseEnded(uint64_t lease_id) override;
   void WriterGone(const std::string& run_id, uint64_t epoch) override;
+  void SlotOffered(const std::string& host, const SlotOffer& offer) override;
   void CommandsDone() override {}
 
  private:

@@ -145,7 +145,14 @@ class WeightStoreDaemon final : public rpc::DaemonService {
                                   "Versions committed since the start");
     verify_failures_ =
         metrics.AddGauge("titan_weightstore_verify_failures",
-                         "Slots whose bytes were not what their writer hashed; must be 0");
+                         "Slots whose bytes were not what their writer hashed, when it had written "
+                         "them or when a reader offered them; must be 0");
+    adopted_ = metrics.AddGauge("titan_weightstore_adopted_slots",
+                                "Slots taken over from readers of an earlier life of this host "
+                                "daemon, since the start");
+    refused_offers_ = metrics.AddGauge(
+        "titan_weightstore_refused_offers",
+        "Slots that readers of an earlier life offered and that were refused, since the start");
     AddLane(Lane::kMap, true);
     AddLane(Lane::kTcp, false);
     for (const auto& [name, help, count] : kTcpCounts) {
@@ -287,6 +294,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     make_slot_seconds_.Set(stats.make_slot_seconds);
     verify_seconds_.Set(stats.verify_seconds);
     evaluation_seconds_.Set(stats.evaluation_seconds);
+    adopted_.Set(static_cast<double>(stats.adopted_slots));
+    refused_offers_.Set(static_cast<double>(stats.refused_offers));
     if (leader_ != nullptr) return;  // which tells of all hosts
     slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
     limit_bytes_.Set(static_cast<double>(memory_limit_bytes_));
@@ -310,7 +319,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   asio::steady_timer timer_;  // control strand only, like draining_
   bool draining_ = false;
   runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
-      verify_failures_, make_slot_seconds_, verify_seconds_, commit_seconds_, evaluation_seconds_;
+      verify_failures_, adopted_, refused_offers_, make_slot_seconds_, verify_seconds_,
+      commit_seconds_, evaluation_seconds_;
   std::vector<runtime::Gauge> slots_;       // parallel to kSlotStates
   std::vector<runtime::Gauge> tcp_counts_;  // parallel to kTcpCounts
   std::map<Lane, runtime::Gauge> lanes_;

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(weightstore_test LABEL unit
   SOURCES unit/weightstore/client/manifest_test.cc unit/weightstore/client/panel_runs_test.cc unit/weightstore/client/weights_digest_test.cc
-          unit/weightstore/store_state_test.cc unit/weightstore/store_state_property_test.cc
+          unit/weightstore/store_state_test.cc unit/weightstore/store_state_adoption_test.cc unit/weightstore/store_state_property_test.cc
   USES core/base core/storage weightstore/client weightstore
   LIBS PkgConfig::XXHASH)
 # Real processes and memory files.
 titan_test(weightstore_store_test LABEL unit TIMEOUT 60
-  SOURCES unit/weightstore/slot_memory_test.cc unit/weightstore/slot_maker_test.cc unit/weightstore/host_test.cc unit/weightstore/leader_test.cc unit/weightstore/store_test.cc unit/weightstore/store_process_test.cc unit/weightstore/library_test.cc
+  SOURCES unit/weightstore/slot_memory_test.cc unit/weightstore/slot_maker_test.cc unit/weightstore/host_test.cc unit/weightstore/leader_test.cc unit/weightstore/store_test.cc unit/weightstore/store_adoption_test.cc unit/weightstore/store_process_test.cc unit/weightstore/library_test.cc
   USES core/base core/storage weightstore/client weightstore)
 titan_test(weightstore_daemon_test LABEL integration TIMEOUT 120
   SOURCES integration/weightstore_daemon_test.cc integration/weightstore_checkpoints_test.cc integration/weightstore_lanes_test.cc

@@ -293,6 +293,36 @@ TEST_F(DaemonTest, RecordsSurviveSigkillAndLostVersionsAreRemade) {
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
 }
 
+TEST_F(DaemonTest, AVersionThatAReaderMapsComesBackAfterSigkill) {
+  auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  const Hash128 digest = Publish(**publisher, 0);
+  Publish(**publisher, 1);
+  auto slot = Subscriber(*leader_, socket_path(), "generator-0").Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  Start();
+  EXPECT_EQ(ReasonOf(leader_->AcquireLease("g", "run", 0, false).status()), kVersionLost);
+  const Subscriber subscriber(*leader_, socket_path(), "generator-0");
+  EXPECT_TRUE(slot->orphaned());
+  const Status renewed = subscriber.Renew(*slot);
+  ASSERT_TRUE(renewed.ok()) << renewed << "\n" << store_.log();
+  EXPECT_FALSE(slot->orphaned());
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  auto other = subscriber.Acquire("run", 0, false);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(NumberIn(other->bytes()), 0u);
+  // Nobody mapped the other one.
+  EXPECT_EQ(ReasonOf(leader_->AcquireLease("g", "run", 1, false).status()), kVersionLost);
+  publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  const auto begun = (*publisher)->Begin(0, milliseconds(2000));
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE(begun->recorded);
+  EXPECT_EQ(begun->recorded_digest, digest);
+  Publish(**publisher, 1);
+}
+
 // A watcher of a run, on a thread of its own.
 class Watch {
  public:

@@ -96,6 +96,19 @@ class HostsTest : public ::testing::Test {
     return Subscriber(*port_, host.socket_path(), holder);
   }
 
+  // Until the successor is attached and has looked at the bytes.
+  bool Renewed(const Subscriber& reader, HeldVersion& version) {
+    Status last;
+    const bool renewed = Eventually(
+        [&] {
+          last = reader.Renew(version);
+          return last.ok() || !Subscriber::MayRenewLater(last);
+        },
+        kPatience);
+    EXPECT_TRUE(last.ok()) << last << "\n" << host_.log();
+    return renewed && last.ok();
+  }
+
   std::map<uint64_t, v1::VersionInfo> Versions(const std::string& run = "run") {
     grpc::ClientContext context;
     v1::ListVersionsRequest request;
@@ -299,6 +312,192 @@ TEST_F(HostsTest, AKilledHostIsLostAndItsSuccessorServesWhatIsMadeAgain) {
   auto slot = Reader(host_).Acquire("run", 0, false);
   ASSERT_TRUE(slot.ok()) << slot.status();
   EXPECT_EQ(NumberIn(slot->bytes()), 0u);
+}
+
+TEST_F(HostsTest, AKilledHostsVersionsAreAdoptedFromTheirReaders) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  const Hash128 digest = Publish(*publisher, 0);
+  const Hash128 newest = Publish(*publisher, 1);
+  const Subscriber reader = Reader(host_), other = Reader(host_, "generator-1");
+  auto old_slot = reader.Acquire("run", 0, false);
+  auto slot = reader.Acquire("run", 1, false);
+  auto same = other.Acquire("run", 1, false);
+  ASSERT_TRUE(old_slot.ok() && slot.ok() && same.ok());
+  EXPECT_FALSE(slot->orphaned());
+  const Lease before = slot->lease();
+  const std::byte* const place = slot->bytes().data();
+
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  EXPECT_TRUE(Eventually([&] { return slot->orphaned() && same->orphaned(); }));
+  const Status down = reader.Renew(*slot);
+  EXPECT_TRUE(Subscriber::MayRenewLater(down)) << down;
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  EXPECT_EQ(NumberIn(slot->bytes()), 1u);
+  StartHost(host_, "h1");
+  ASSERT_TRUE(Renewed(reader, *old_slot));
+  ASSERT_TRUE(Renewed(reader, *slot));
+  ASSERT_TRUE(Renewed(other, *same));
+  EXPECT_FALSE(slot->orphaned());
+  auto versions = Versions();
+  EXPECT_EQ(versions.at(0).state(), v1::VERSION_STATE_COMMITTED);
+  EXPECT_EQ(versions.at(1).state(), v1::VERSION_STATE_COMMITTED);
+  EXPECT_EQ(versions.at(1).holders_size(), 2);
+  // The same memory, under a new lease and header page; each version is there once.
+  EXPECT_EQ(slot->bytes().data(), place);
+  EXPECT_NE(slot->lease().lease_id, before.lease_id);
+  EXPECT_NE(slot->lease().grant, before.grant);
+  EXPECT_EQ(slot->lease().digest, newest);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  EXPECT_EQ(MemoryFiles(host_.process().pid()).size(), 4u);  // two slots and their headers
+  // Who never saw the dead host reads it, too.
+  auto fresh = Reader(host_, "generator-2").Acquire("run", 1, false);
+  ASSERT_TRUE(fresh.ok()) << fresh.status();
+  EXPECT_EQ(NumberIn(fresh->bytes()), 1u);
+  EXPECT_EQ(WeightsDigest(fresh->manifest(), fresh->bytes(), 1), newest);
+
+  // The trainer confirms what is there and goes on.
+  EXPECT_EQ(publisher->Begin(0, milliseconds(100)).status().code(), StatusCode::kAborted);
+  publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  for (const auto& [version, recorded] : {std::pair{0, digest}, std::pair{1, newest}}) {
+    const auto begun = publisher->Begin(static_cast<uint64_t>(version), milliseconds(5000));
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    EXPECT_TRUE(begun->recorded);
+    EXPECT_EQ(begun->recorded_digest, recorded);
+  }
+  Publish(*publisher, 2);
+  // A lease of the successor ends as any other does.
+  fresh->Drop();
+  same->Drop();
+  EXPECT_TRUE(Eventually([&] { return Versions()[1].holders_size() == 1; }));
+  grpc::ClientContext end_context;
+  v1::EndRunRequest end;
+  end.set_run_id("run");
+  v1::EndRunResponse ended;
+  ASSERT_TRUE(stub_->EndRun(&end_context, end, &ended).ok());
+  EXPECT_TRUE(Eventually([&] { return !slot->HeaderUnchanged() && !old_slot->HeaderUnchanged(); }));
+  EXPECT_EQ(reader.Renew(*slot).code(), StatusCode::kAborted);  // it was taken from its readers
+  slot->Drop();
+  old_slot->Drop();
+  EXPECT_TRUE(Eventually([&] { return MemoryFiles(host_.process().pid()).empty(); }));
+}
+
+TEST_F(HostsTest, WhoComesTooLateWithAVersionIsToldWhy) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  for (uint64_t version = 0; version < 4; ++version) Publish(*publisher, version);
+  const Subscriber reader = Reader(host_);
+  auto unneeded = reader.Acquire("run", 1, false);
+  auto remade = reader.Acquire("run", 2, false);
+  ASSERT_TRUE(unneeded.ok() && remade.ok());
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  StartHost(host_, "h1");
+  Status last;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        last = reader.Renew(*unneeded);
+        return !last.ok() && !Subscriber::MayRenewLater(last);
+      },
+      kPatience))
+      << last;
+  EXPECT_EQ(last.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(last).find("not needed any more"), std::string::npos) << last;
+  EXPECT_TRUE(unneeded->HeaderUnchanged());  // its samples may end
+  unneeded->Drop();
+
+  // A trainer that has begun the version is not disturbed; then its slot is the one that counts.
+  publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  const Hash128 digest = Write(*publisher, 2);
+  last = reader.Renew(*remade);
+  EXPECT_TRUE(Subscriber::MayRenewLater(last)) << last;
+  EXPECT_NE(MessageOf(last).find("is being made again"), std::string::npos) << last;
+  ASSERT_TRUE(publisher->Commit("plan", 2).ok());
+  ASSERT_TRUE(Renewed(reader, *remade));
+  EXPECT_EQ(remade->lease().digest, digest);
+  EXPECT_EQ(NumberIn(remade->bytes()), 2u);
+  // Four slots of the ring and one for evaluation, each with its header: nothing was adopted.
+  EXPECT_TRUE(Eventually([&] { return MemoryFiles(host_.process().pid()).size() == 10; }));
+}
+
+TEST_F(HostsTest, ReadersKeepTheirVersionsOverKillsOfTheHostAtAnyInstant) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  uint64_t next = 0, renewals = 0;
+  std::map<uint64_t, Hash128> acknowledged;
+  const Subscriber reader = Reader(host_);
+  constexpr int kKills = titan::testing::Rounds(5, 2);
+  for (int kill = 0; kill < kKills; ++kill) {
+    std::atomic<bool> dead{false};
+    std::atomic<uint64_t> committed{0};
+    std::thread writer([&] {
+      while (!dead) {
+        const auto begun = publisher->Begin(next, milliseconds(500));
+        if (!begun.ok()) break;
+        if (!begun->recorded) {
+          Fill(begun->bytes, next);
+          const auto digest = publisher->Finish();
+          if (!digest.ok() || !publisher->Commit("plan", next).ok()) break;
+          acknowledged[next] = *digest;
+        }
+        committed = ++next;
+      }
+    });
+    EXPECT_TRUE(Eventually([&] { return committed > 0; }, kPatience));
+    // It takes versions and gives them back while the host dies.
+    HeldVersion held;
+    std::thread holder([&] {
+      while (!dead) {
+        auto acquired = reader.Acquire("run", committed - 1, false);
+        if (acquired.ok()) held = *std::move(acquired);
+      }
+    });
+    std::this_thread::sleep_for(milliseconds(30 + 13 * kill));
+    host_.End(SIGKILL);
+    dead = true;
+    writer.join();
+    holder.join();
+    StartHost(host_, "h1");
+    ASSERT_TRUE(held.held());
+    const uint64_t version = held.version();
+    EXPECT_EQ(NumberIn(held.bytes()), version);
+    Status last;
+    EXPECT_TRUE(Eventually(
+        [&] {
+          last = reader.Renew(held);
+          return last.ok() || !Subscriber::MayRenewLater(last);
+        },
+        kPatience))
+        << last;
+    const auto versions = Versions();
+    if (last.ok()) {
+      ++renewals;
+      EXPECT_TRUE(held.HeaderUnchanged());
+      EXPECT_EQ(versions.at(version).state(), v1::VERSION_STATE_COMMITTED);
+      EXPECT_EQ(versions.at(version).weights_digest(), ToHex(held.lease().digest));
+      auto fresh = Reader(host_, "generator-1").Acquire("run", version, false);
+      ASSERT_TRUE(fresh.ok()) << fresh.status();
+      EXPECT_EQ(NumberIn(fresh->bytes()), version);
+    } else {
+      // The ring took it back before the kill, or it has moved on from it.
+      EXPECT_TRUE(!held.HeaderUnchanged() || version + 2 < versions.size()) << last;
+    }
+    for (const auto& [number, digest] : acknowledged) {
+      ASSERT_TRUE(versions.contains(number));
+      EXPECT_EQ(versions.at(number).weights_digest(), ToHex(digest));
+    }
+    publisher = Register(host_);
+    ASSERT_NE(publisher, nullptr);
+    if (last.ok()) {
+      const auto begun = publisher->Begin(version, milliseconds(5000));
+      ASSERT_TRUE(begun.ok()) << begun.status();
+      EXPECT_TRUE(begun->recorded);
+      EXPECT_EQ(begun->recorded_digest, held.lease().digest);
+    }
+  }
+  EXPECT_GT(renewals, 0u);
+  EXPECT_EQ(host_.End(SIGTERM), 0);
 }
 
 TEST_F(HostsTest, AHostThatStandsStillIsMissedAndComesBackWithWhatItHas) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -20,7 +21,12 @@ namespace titan::weightstore {
 
 // Mapped: the lease lives as long as this object; the host daemon sees the connection's end, also
 // when the process is killed. Pulled: the lease has ended, the bytes are nobody else's. Not
-// thread-safe, except bytes and HeaderUnchanged, which any thread may call. Movable.
+// thread-safe, except bytes, lease and HeaderUnchanged, which any thread may call, also during Tie.
+// Movable.
+//
+// A daemon that dies takes nothing away: the memory stays as it was, for nobody can write to it any
+// more, and so does the header page. Its successor knows the bytes again once they were offered to
+// it and a new lease ties them to it (Subscriber::Renew).
 class HeldVersion {
  public:
   HeldVersion() = default;
@@ -44,7 +50,8 @@ class HeldVersion {
     const MappedMemory& memory = pulled_ != nullptr ? *pulled_ : slot_;
     return {memory.data(), memory.size()};
   }
-  const Lease& lease() const { return lease_; }
+  // The one that holds it now; run, version, digest and manifest stay the same.
+  Lease lease() const;
   uint64_t version() const { return lease_.version; }
   const Manifest& manifest() const { return *lease_.manifest; }
 
@@ -53,15 +60,43 @@ class HeldVersion {
   // Always true of pulled bytes.
   bool HeaderUnchanged() const;
 
+  // It is mapped, and the daemon that gave it out has closed its end: it died or ended.
+  bool orphaned() const;
+  // Shows the memory to the daemon that listens there now, and waits until it has taken it into its
+  // tables, so that the version is COMMITTED again. FailedPrecondition, NotFound, InvalidArgument,
+  // DataLoss: it refuses, for good, with the reason. Unavailable, ResourceExhausted,
+  // DeadlineExceeded: not now. REQUIRES: mapped().
+  Status Offer(const std::string& socket_path) const;
+  // From here on that lease holds it, and its slot's header page is the one that is read; the bytes
+  // stay where they are. Codes of Map; DataLoss, too: the lease is for another version or digest.
+  // REQUIRES: mapped().
+  Status Tie(const std::string& socket_path, const Lease& lease);
+
   // Unmaps and closes, so that the daemon ends the lease, or gives the memory back. The bytes must
   // not be used any more.
   void Drop();
 
  private:
+  // To a daemon.
+  struct DaemonTie {
+    uint64_t lease_id = 0;
+    uint64_t grant = 0;
+    UniqueFd connection;
+    MappedMemory header;
+  };
+  struct GuardedTie {
+    std::mutex mutex;
+    DaemonTie tie;  // guarded
+  };
+
+  // answer: of the slot, its first descriptor.
+  static StatusOr<DaemonTie> Present(const std::string& socket_path, const Lease& lease,
+                                     SocketAnswer* answer);
+
   Lease lease_;
-  UniqueFd connection_;
+  UniqueFd slot_file_;
   MappedMemory slot_;
-  MappedMemory header_;
+  std::unique_ptr<GuardedTie> tie_;             // null: not mapped
   std::shared_ptr<const MappedMemory> pulled_;  // instead of the above
 };
 

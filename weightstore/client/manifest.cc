@@ -288,6 +288,13 @@ std::string EncodeManifest(const Manifest& manifest) {
   return writer.Take();
 }
 
+Hash128 ManifestId(const Manifest& manifest) {
+  Manifest named = manifest;
+  named.contract_items.clear();
+  const std::string bytes = EncodeManifest(named);
+  return Hash128Of(bytes.data(), bytes.size(), /*seed=*/0);
+}
+
 StatusOr<Manifest> DecodeManifest(std::string_view bytes) {
   Reader reader(bytes);
   Manifest manifest;

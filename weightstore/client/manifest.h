@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
 
 namespace titan::weightstore {
@@ -78,6 +79,8 @@ std::string DifferingItem(const std::vector<ContractItem>& there,
 // Bytes for the leader's record, and back. DataLoss: not what EncodeManifest made.
 std::string EncodeManifest(const Manifest& manifest);
 StatusOr<Manifest> DecodeManifest(std::string_view bytes);
+// Equal for equal manifests, whatever their contract_items.
+Hash128 ManifestId(const Manifest& manifest);
 
 }  // namespace titan::weightstore
 

@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "weightstore/client/reason.h"
+
 namespace titan::weightstore {
 
 Subscriber::Subscriber(LeaderPort& leader, std::string socket_path, std::string holder)
@@ -48,6 +50,36 @@ StatusOr<HeldVersion> Subscriber::Pull(const std::string& run_id, uint64_t versi
                                          " from " + lease.address);
   }
   return HeldVersion::OfPulled(std::move(lease.lease), *memory);
+}
+
+Status Subscriber::Renew(HeldVersion& version) const {
+  const Lease held = version.lease();
+  const std::string name =
+      "version " + std::to_string(held.version) + " of run " + held.run_id + ", which is mapped";
+  if (!version.HeaderUnchanged()) return Aborted(name + ", was taken from its readers");
+  const auto acquire = [&] {
+    return leader_.AcquireLease(holder_, held.run_id, held.version, /*evaluation=*/false);
+  };
+  StatusOr<Lease> lease = acquire();
+  if (!lease.ok() && ReasonOf(lease.status()) == kVersionLost) {
+    if (const Status adopted = version.Offer(socket_path_); !adopted.ok()) {
+      return Annotate(adopted, name);
+    }
+    lease = acquire();
+  }
+  if (!lease.ok()) return Annotate(lease.status(), name);
+  const Status tied = version.Tie(socket_path_, *lease);
+  if (tied.ok()) return tied;
+  (void)leader_.ReleaseLease(lease->lease_id);  // else it ends by its ttl
+  // Of a lease that was good: another moment may do.
+  return tied.code() == StatusCode::kDataLoss ? Annotate(tied, name)
+                                              : Unavailable(name + ": " + MessageOf(tied));
+}
+
+bool Subscriber::MayRenewLater(const Status& status) {
+  const StatusCode code = status.code();
+  return code == StatusCode::kUnavailable || code == StatusCode::kResourceExhausted ||
+         code == StatusCode::kDeadlineExceeded;
 }
 
 Status Subscriber::Release(HeldVersion version) const {

@@ -5,6 +5,7 @@
 //
 //   auto held = subscriber.Acquire(run, version, /*evaluation=*/false);
 //   loop: run a step on held->bytes(); if (!held->HeaderUnchanged()) discard the step, become stale
+//   now and then: if (held->orphaned()) subscriber.Renew(*held)
 //   subscriber.Release(std::move(*held));
 #ifndef TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
 #define TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
@@ -32,6 +33,12 @@ class Subscriber {
   // AcquireLease and HeldVersion::Map, or of AcquireRemoteLease and VersionPuller::Pull. A lease
   // whose version was pulled, or could not be had, is given back.
   StatusOr<HeldVersion> Acquire(const std::string& run_id, uint64_t version, bool evaluation) const;
+
+  // For a mapped version whose daemon is gone (HeldVersion::orphaned): ties it to the daemon that
+  // is there now, which adopts the memory if no other holds the version. It is used on meanwhile.
+  // False of MayRenewLater: nobody wants it any more, or it was taken back before: Release it.
+  Status Renew(HeldVersion& version) const;
+  static bool MayRenewLater(const Status& status);
 
   // Drops it and tells the leader if that holds a lease for it. An error means only that the leader
   // did not hear it: the lease ends by the closed connection all the same.

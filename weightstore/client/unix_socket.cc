@@ -126,8 +126,9 @@ StatusOr<UniqueFd> ConnectUnix(const std::string& path, std::chrono::millisecond
   return socket;
 }
 
-StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request) {
-  TITAN_RETURN_IF_ERROR(SendPacket(socket, &request, sizeof(request)));
+namespace {
+
+StatusOr<SocketAnswer> ReceiveAnswer(int socket) {
   TITAN_ASSIGN_OR_RETURN(Packet packet, ReceivePacket(socket, sizeof(SocketReply)));
   SocketReply reply;
   if (packet.bytes.size() != sizeof(reply)) {
@@ -144,6 +145,23 @@ StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request) {
   }
   return SocketAnswer{reply.slot_id, reply.slot_bytes, std::move(packet.fds),
                       std::string(reply.message, reply.message_bytes)};
+}
+
+}  // namespace
+
+StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request) {
+  TITAN_RETURN_IF_ERROR(SendPacket(socket, &request, sizeof(request)));
+  return ReceiveAnswer(socket);
+}
+
+StatusOr<SocketAnswer> CallOffer(int socket, const SocketOffer& offer, int bytes) {
+  const struct {
+    SocketRequest request;
+    SocketOffer offer;
+  } packet = {{.kind = SocketRequestKind::kOfferSlot}, offer};
+  static_assert(sizeof(packet) == sizeof(SocketRequest) + sizeof(SocketOffer));
+  TITAN_RETURN_IF_ERROR(SendPacket(socket, &packet, sizeof(packet), {bytes}));
+  return ReceiveAnswer(socket);
 }
 
 }  // namespace titan::weightstore

@@ -9,6 +9,12 @@
 //     | <- slot and header, to read   |               | <- slot; none if mapped before   |
 //     | ... runs on the map ...       |               | kWriterHasMapped {slot, grant}-> |  seals
 //     the slot | closes                        |               | <- done                          |
+//
+//   reader of a daemon that is gone                     daemon
+//     | kOfferSlot, SocketOffer, the slot to read  ->      |  asks the leader, hashes
+//     | <- {slot}: it is adopted; {0}: not decided yet     |
+//     | kOfferState, until it is decided  ->               |
+//     | closes, takes a lease as any reader does           |
 #ifndef TITAN_WEIGHTSTORE_CLIENT_UNIX_SOCKET_H_
 #define TITAN_WEIGHTSTORE_CLIENT_UNIX_SOCKET_H_
 
@@ -18,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
 
 namespace titan::weightstore {
@@ -49,6 +56,8 @@ enum class SocketRequestKind : uint32_t {
   kMapForWriting = 2,    // id = epoch of the trainer
   kWriterHasMapped = 3,  // id = slot
   kWhoIsThere = 4,       // answered with the host's name
+  kOfferSlot = 5,   // a SocketOffer follows in the packet; one descriptor; one for a connection
+  kOfferState = 6,  // of what this connection offered
 };
 
 inline constexpr uint32_t kSocketMagic = 0x31535754;  // "TWS1"
@@ -60,6 +69,19 @@ struct SocketRequest {
   uint64_t grant = 0;
 };
 static_assert(sizeof(SocketRequest) == 24);
+
+inline constexpr size_t kMaxRunIdBytes = 128;
+
+// What a reader says of the slot that it offers.
+struct SocketOffer {
+  uint64_t version = 0;
+  uint64_t slot_bytes = 0;
+  Hash128 digest;
+  Hash128 manifest_id;
+  uint64_t run_id_bytes = 0;
+  char run_id[kMaxRunIdBytes] = {};
+};
+static_assert(sizeof(SocketOffer) == 184);
 
 struct SocketReply {
   uint32_t magic = kSocketMagic;
@@ -101,6 +123,8 @@ struct SocketAnswer {
   std::string text;
 };
 StatusOr<SocketAnswer> Call(int socket, const SocketRequest& request);
+// The same for kOfferSlot. bytes: the slot's descriptor.
+StatusOr<SocketAnswer> CallOffer(int socket, const SocketOffer& offer, int bytes);
 
 }  // namespace titan::weightstore
 

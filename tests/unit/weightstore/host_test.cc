@@ -4,7 +4,10 @@
 // commands and requests by direct calls, without a leader; events are written down.
 #include "weightstore/host.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <mutex>
@@ -34,6 +37,10 @@ class Recorder final : public HostEvents {
   void LeaseEnded(uint64_t lease_id) override { Add("ended " + std::to_string(lease_id)); }
   void WriterGone(const std::string& run_id, uint64_t epoch) override {
     Add("gone " + run_id + " " + std::to_string(epoch));
+  }
+  void SlotOffered(const std::string& host, const SlotOffer& offer) override {
+    Add("offered " + host + " " + std::to_string(offer.offer_id) + " " + offer.run_id + " " +
+        std::to_string(offer.version));
   }
   void CommandsDone() override { Add("done"); }
 
@@ -244,6 +251,184 @@ TEST_F(HostTest, ADroppedSlotIsGoneWhateverItsReadersDo) {
   EXPECT_EQ(host_.ViewSlot(kSlot).status().code(), StatusCode::kAborted);
   EXPECT_EQ(host_.HashWritten(kSlot, kGrant, manifest_).status().code(), StatusCode::kAborted);
   EXPECT_EQ(NumberIn(view->bytes), 5u);  // who looked at it before keeps its memory
+}
+
+// ----------------------------------------------------------------------------------------- offers
+
+constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+
+// A memory file as a reader may hold it, every 8 bytes of which hold the number.
+UniqueFd MemoryFile(size_t num_bytes, uint64_t number, int seals = kAllSeals) {
+  UniqueFd file(memfd_create("offered", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  std::vector<std::byte> bytes(num_bytes);
+  Fill(bytes, number);
+  EXPECT_EQ(write(file.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+  EXPECT_EQ(fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  return file;
+}
+
+class HostOfferTest : public HostTest {
+ protected:
+  static constexpr uint64_t kReader = 9, kAdopted = 20;
+
+  SlotOffer Offer(const Hash128& digest, uint64_t connection = kReader) const {
+    return {connection, "run", 4, manifest_->slot_bytes, digest, ManifestId(*manifest_)};
+  }
+  AdoptSlot Command(const Hash128& digest, uint64_t offer_id = kReader) const {
+    return {offer_id, kAdopted, "run", digest, manifest_};
+  }
+  Hash128 DigestOf(uint64_t number) const {
+    std::vector<std::byte> bytes(manifest_->slot_bytes);
+    Fill(bytes, number);
+    return WeightsDigest(*manifest_, bytes, 1);
+  }
+  StatusCode State(uint64_t connection = kReader) {
+    return next_.OfferState(connection).status().code();
+  }
+
+  Recorder told_;
+  Host next_{{.name = "h1", .threads = 1, .hash_tiles = true}, told_};  // the successor
+};
+
+TEST_F(HostOfferTest, AReadersSlotIsVerifiedAndServedByTheSuccessor) {
+  Make();
+  Open();
+  const Hash128 digest = Write(9);
+  host_.Send({WriteHeader{{kSlot, 4, kGrant, digest}}, AllowLease{kLease, kSlot, kGrant, kEpoch}});
+  auto held = host_.MapLease(4, kLease, kGrant);
+  ASSERT_TRUE(held.ok()) << held.status();
+  auto state = next_.OfferSlot(kReader, Offer(digest), std::move(held->fds[0]));
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->slot_id, 0u);
+  EXPECT_EQ(told_.Take(), std::vector<std::string>{"offered h1 9 run 4"});
+  EXPECT_EQ(next_.OfferSlot(kReader, Offer(digest), MemoryFile(64, 1)).status().code(),
+            StatusCode::kFailedPrecondition);  // one for each connection
+  EXPECT_EQ(State(kReader + 1), StatusCode::kFailedPrecondition);
+  ASSERT_EQ(next_.Report().offers.size(), 1u);
+  EXPECT_EQ(next_.Report().offers[0].offer_id, kReader);
+
+  next_.Send({Command(digest)});
+  ASSERT_TRUE(told_.WaitFor("made 20"));
+  EXPECT_EQ(next_.OfferState(kReader)->slot_id, 0u);  // the leader decides
+  const lanes::ReadHandle handle = {60, kNoTrainer, 300, {11, 12}};
+  next_.Send({WriteHeader{{kAdopted, 4, 300, digest}},
+              AllowLease{60, kAdopted, 300, kNoTrainer, handle.token},
+              AllowLease{61, kAdopted, 300, kNoTrainer}});
+  EXPECT_EQ(next_.OfferState(kReader)->slot_id, kAdopted);
+  next_.Send({RefuseOffer{kReader, NotFound("late")}});
+  EXPECT_EQ(next_.OfferState(kReader)->slot_id, kAdopted);
+  EXPECT_TRUE(next_.Report().offers.empty());
+  EXPECT_EQ(next_.Stats().adopted_slots, 1u);
+  EXPECT_EQ(next_.Stats().slot_bytes, manifest_->slot_bytes);
+  next_.ConnectionClosed(kReader);
+
+  // Others map it, with a header page of the successor, and pull it.
+  auto slot = next_.MapLease(30, 61, 300);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(ftruncate(slot->fds[0].get(), 1), -1);
+  EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, slot->fds[0].get(), 0),
+            MAP_FAILED);
+  auto bytes = MappedMemory::Map(slot->fds[0].get(), slot->slot_bytes, false);
+  auto page = MappedMemory::Map(slot->fds[1].get(), kSlotHeaderBytes, false);
+  ASSERT_TRUE(bytes.ok() && page.ok());
+  EXPECT_EQ(NumberIn({bytes->data(), bytes->size()}), 9u);
+  EXPECT_EQ(SlotHeaderPage(page->data()).GrantAfterReads(), 300u);
+  const auto read = next_.OpenForRead(handle);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(std::vector<uint64_t>(read->tile_hashes.begin(), read->tile_hashes.end()),
+            lanes::TileHashes(read->bytes, 1));
+  // Nobody may write to it.
+  EXPECT_EQ(next_.MapForWriting(1, kNoTrainer, 300).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(next_.WriteSlot(kAdopted, 300, 0, {}).code(), StatusCode::kFailedPrecondition);
+  // Its old header page is nobody's.
+  SlotHeaderFields old;
+  auto old_page = MappedMemory::Map(held->fds[1].get(), kSlotHeaderBytes, false);
+  ASSERT_TRUE(SlotHeaderPage(old_page->data()).Read(&old));
+  EXPECT_EQ(old.grant, kGrant);
+}
+
+TEST_F(HostOfferTest, WhatIsNoSealedSlotOfItsSizeIsRefusedBeforeAnybodyIsAsked) {
+  const size_t size = manifest_->slot_bytes;
+  const auto refused = [&](UniqueFd fd, const std::string& why, const std::string& run = "run") {
+    static uint64_t connection = 100;
+    SlotOffer offer = Offer(DigestOf(1), ++connection);
+    offer.run_id = run;
+    const Status status = next_.OfferSlot(connection, offer, std::move(fd)).status();
+    EXPECT_NE(MessageOf(status).find(why), std::string::npos) << status;
+    EXPECT_EQ(next_.OfferState(connection).status(), status);
+    // Nor is it adopted because a leader says so.
+    next_.Send({Command(DigestOf(1), connection)});
+    EXPECT_TRUE(told_.WaitFor("not made 20 the reader that offered the slot has gone"));
+    told_.Take();
+    return status.code();
+  };
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  EXPECT_EQ(refused(UniqueFd(ends[0]), "no memory file"), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(UniqueFd(ends[1]), "no memory file"), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(MemoryFile(size, 1, F_SEAL_WRITE | F_SEAL_GROW), "against resizing"),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(MemoryFile(size, 1, F_SEAL_WRITE | F_SEAL_SHRINK), "against resizing"),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(MemoryFile(size, 1, F_SEAL_GROW | F_SEAL_SHRINK), "against writing"),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(MemoryFile(size - 8, 1), "bytes, not"), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused(MemoryFile(size + 8, 1), "bytes, not"), StatusCode::kInvalidArgument);
+  UniqueFd holes(memfd_create("holes", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(holes.get(), static_cast<off_t>(size)), 0);
+  ASSERT_EQ(fcntl(holes.get(), F_ADD_SEALS, kAllSeals), 0);
+  EXPECT_EQ(refused(std::move(holes), "never taken"), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(refused(MemoryFile(size, 1), "run_id", "\xff"), StatusCode::kInvalidArgument);
+  EXPECT_EQ(next_.Stats().slot_bytes, 0u);
+  EXPECT_EQ(next_.Stats().adopted_slots, 0u);
+  EXPECT_EQ(next_.Report().offers.size(), 0u);
+}
+
+TEST_F(HostOfferTest, OtherBytesAreFoundAndTheHostServesOn) {
+  UniqueFd fd = MemoryFile(manifest_->slot_bytes, 1);
+  ASSERT_TRUE(next_.OfferSlot(kReader, Offer(DigestOf(2)), std::move(fd)).ok());
+  next_.Send({Command(DigestOf(2))});
+  ASSERT_TRUE(told_.WaitFor("not made 20 the offered slot holds " + ToHex(DigestOf(1)) +
+                            ", the version is recorded with digest " + ToHex(DigestOf(2))));
+  EXPECT_EQ(State(), StatusCode::kDataLoss);
+  EXPECT_EQ(next_.Stats().slot_bytes, 0u);
+  EXPECT_EQ(next_.Stats().refused_offers, 1u);
+  // The right ones, on another connection.
+  fd = MemoryFile(manifest_->slot_bytes, 2);
+  ASSERT_TRUE(next_.OfferSlot(kReader + 1, Offer(DigestOf(2), kReader + 1), std::move(fd)).ok());
+  next_.Send({Command(DigestOf(2), kReader + 1)});
+  EXPECT_TRUE(told_.WaitFor("made 20"));
+}
+
+TEST_F(HostOfferTest, TheLeadersRefusalAndTheEndOfEitherSideAreTold) {
+  const auto offer = [&](uint64_t connection) {
+    EXPECT_TRUE(next_
+                    .OfferSlot(connection, Offer(DigestOf(1), connection),
+                               MemoryFile(manifest_->slot_bytes, 1))
+                    .ok());
+  };
+  offer(1);
+  next_.Send({RefuseOffer{1, FailedPrecondition("nobody needs it")}, RefuseOffer{77, Aborted("")}});
+  EXPECT_EQ(State(1), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(next_.Stats().refused_offers, 1u);
+  offer(2);
+  next_.Send({RefuseOffer{2, Unavailable("ask again")}});
+  EXPECT_EQ(State(2), StatusCode::kUnavailable);
+  EXPECT_EQ(next_.Stats().refused_offers, 1u);
+  // The leader changes its mind.
+  offer(3);
+  next_.Send({Command(DigestOf(1), 3), DropSlot{kAdopted}});
+  EXPECT_EQ(State(3), StatusCode::kUnavailable);
+  // The reader dies: what it offered is adopted all the same, or, before that, is gone.
+  offer(4);
+  next_.Send({Command(DigestOf(1), 4)});
+  next_.ConnectionClosed(4);
+  EXPECT_TRUE(told_.WaitFor("made 20"));
+  next_.Send({DropSlot{kAdopted}});
+  offer(5);
+  next_.ConnectionClosed(5);
+  next_.Send({Command(DigestOf(1), 5)});
+  EXPECT_TRUE(told_.WaitFor("not made 20 the reader that offered the slot has gone"));
 }
 
 TEST(HostMakingTest, ASlotThatCannotBeHadIsTold) {

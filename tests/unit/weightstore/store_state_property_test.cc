@@ -12,7 +12,7 @@
 #include <random>
 #include <set>
 
-#include "tests/support/host_commands.h"
+#include "tests/support/host_model.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/store_state.h"
@@ -20,25 +20,12 @@
 namespace titan::weightstore {
 namespace {
 
+using testing::DigestOf;
+using testing::kGarbage;
+using testing::Reader;
+using testing::Trainer;
 using Kind = StoreState::BeginOutcome::Kind;
-constexpr uint64_t kGarbage = ~uint64_t{0};
-
-Hash128 DigestOf(uint64_t version) { return {version * 0x9E3779B97F4A7C15u + 1, version}; }
-
-struct Trainer {
-  uint64_t epoch = 0;
-  uint64_t next = 0;
-  bool open = false, sealed = false, mapped = false;
-  uint64_t version = 0, grant = 0, slot = 0;
-};
-
-struct Reader {
-  uint64_t lease = 0, grant = 0, version = 0, slot = 0;
-  bool mapped = false;
-  int64_t since = 0;
-};
-
-class Explorer {
+class Explorer : testing::HostModel {
  public:
   Explorer(uint64_t seed, uint32_t max_age, uint32_t evaluation_slots)
       : random_(seed),
@@ -129,6 +116,9 @@ class Explorer {
         if (random_() % 6 == 0)
           (void)state_->FenceReaders("run", random_() % (records_.size() + 1));
         break;
+      case 28:
+        Offer();
+        break;
       default:
         Make();
     }
@@ -145,6 +135,7 @@ class Explorer {
   uint64_t from_disk() const { return from_disk_; }
   uint64_t fenced() const { return fenced_; }
   uint64_t kept() const { return kept_; }
+  uint64_t adopted() const { return adopted_; }
 
  private:
   struct Evaluated {
@@ -161,14 +152,12 @@ class Explorer {
   }
 
   void HostDies() {
-    content_.clear();
-    header_.clear();
-    slots_.clear();
-    open_for_writing_.clear();
-    allowed_.clear();
-    gone_.clear();
-    live_slots_.clear();
-    making_.clear();
+    for (const Reader& reader : readers_) {
+      const bool reads = reader.mapped && header_.at(reader.slot).grant == reader.grant;
+      if (reads && slots_.at(reader.slot).epoch != 0) orphans_.push_back(reader.version);
+    }
+    if (orphans_.size() > 8) orphans_.erase(orphans_.begin(), orphans_.end() - 8);
+    HostModel::operator=({});
     readers_.clear();
     newest_begun_ = 0;
     Attach();
@@ -188,31 +177,6 @@ class Explorer {
     for (auto& [version, in] : evaluations_in_) in.pinned = false;
   }
 
-  // What the host would say of itself.
-  HostReport Report() const {
-    HostReport report;
-    for (const uint64_t slot : live_slots_) {
-      const MakeSlot& made = slots_.at(slot);
-      SlotReport one;
-      one.run_id = made.run_id;
-      one.epoch = made.epoch;
-      one.num_bytes = made.num_bytes;
-      one.made = std::find(making_.begin(), making_.end(), slot) == making_.end();
-      if (header_.contains(slot)) one.header = header_.at(slot);
-      one.header.slot_id = slot;
-      one.open_for_writing = open_for_writing_.contains(slot);
-      report.slots.push_back(one);
-    }
-    for (const auto& [lease, allowed] : allowed_) {
-      const bool mapped = std::any_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
-        return reader.lease == lease && reader.mapped;
-      });
-      report.leases.push_back({allowed, mapped});
-    }
-    for (const uint64_t epoch : gone_) report.gone_writers.push_back({"run", epoch});
-    return report;
-  }
-
   void Attach() {
     std::map<uint64_t, Evaluated> found;
     for (const uint64_t slot : live_slots_) {
@@ -225,7 +189,11 @@ class Explorer {
       found[header.version] = {slot, same && known->second.pinned};
     }
     evaluations_in_ = std::move(found);
-    state_->AttachHost(testing::kHost, Report(), now_);
+    std::set<uint64_t> mapped;
+    for (const Reader& reader : readers_) {
+      if (reader.mapped) mapped.insert(reader.lease);
+    }
+    state_->AttachHost(testing::kHost, Report(mapped), now_);
     Settle();
     kept_ += static_cast<uint64_t>(
         std::count_if(live_slots_.begin(), live_slots_.end(), [&](uint64_t slot) {
@@ -594,6 +562,42 @@ class Explorer {
     ASSERT_EQ(allowed_.at(lease->lease_id).grant, lease->grant);
   }
 
+  // A reader that outlived a host shows what it maps, or something else.
+  void Offer() {
+    if (orphans_.empty()) return;
+    const uint64_t version = orphans_[random_() % orphans_.size()];
+    SlotOffer offer = {++last_offer_,     "run",
+                       version,           manifest_.slot_bytes,
+                       DigestOf(version), ManifestId(manifest_)};
+    const uint64_t damage = random_() % 12;
+    if (damage == 0) ++offer.num_bytes;
+    if (damage == 1) offer.digest = DigestOf(version + 1);
+    if (damage == 2) ++offer.manifest_id.high;
+    if (damage == 3) offer.version += records_.size();
+    const auto plan = state_->PlanAdoption(testing::kHost, offer);
+    if (damage < 4 || run_record_.ended) {
+      ASSERT_FALSE(plan.ok());
+      return;
+    }
+    const auto state =
+        std::find_if(versions_.begin(), versions_.end(),
+                     [&](const VersionInfo& info) { return info.version == version; });
+    ASSERT_NE(state, versions_.end());
+    const bool adopted_now = std::any_of(offered_.begin(), offered_.end(), [&](const auto& entry) {
+      return entry.second == version && live_slots_.contains(entry.first);
+    });
+    const bool wanted = version + max_age_ + 1 >= records_.size();
+    ASSERT_EQ(plan.ok(), state->state == VersionState::kLost && wanted && !adopted_now)
+        << plan.status();
+    if (!plan.ok()) return;
+    ASSERT_TRUE(plan->has_value());
+    state_->ApplyAdoption(testing::kHost, offer);
+    Settle();
+    if (random_() % 6 == 0) content_[offered_.rbegin()->first] = kGarbage;
+    const auto again = state_->PlanAdoption(testing::kHost, offer);
+    ASSERT_TRUE(again.ok() && !again->has_value()) << again.status();
+  }
+
   // A run that has ended keeps no slot that nobody uses.
   void Forget() {
     if (!run_record_.ended) return;
@@ -607,6 +611,24 @@ class Explorer {
     if (making_.empty()) return;
     const uint64_t slot = making_.front();
     making_.erase(making_.begin());
+    if (const auto offered = offered_.find(slot); offered != offered_.end()) {
+      const uint64_t version = offered->second;
+      offered_.erase(offered);
+      const bool live = live_slots_.contains(slot);
+      if (content_.at(slot) != version) {
+        state_->SlotNotMade(slot, DataLoss("other bytes"));
+        return;
+      }
+      ASSERT_EQ(state_->SlotMade(slot), live);
+      if (!live) return;
+      Settle();
+      ASSERT_EQ(header_.at(slot).digest, DigestOf(version));
+      const auto lease = state_->AcquireLease("reader", "run", version, false, now_);
+      ASSERT_TRUE(lease.ok()) << lease.status();
+      state_->ReleaseLease(lease->lease_id);
+      ++adopted_;
+      return;
+    }
     if (Rarely(300)) {
       state_->SlotNotMade(slot, ResourceExhausted("none left"));
       short_of_memory_ |= live_slots_.contains(slot);
@@ -615,24 +637,15 @@ class Explorer {
     }
   }
 
+  using HostModel::Do;
   void Settle() {
     for (const auto& [host, command] : state_->TakeEffects().commands) {
       ASSERT_EQ(host, testing::kHost);
       std::visit([this](const auto& one) { Do(one); }, command);
     }
   }
-  void Do(const MakeSlot& command) {
-    ASSERT_TRUE(live_slots_.insert(command.slot_id).second);
-    slots_[command.slot_id] = command;
-    making_.push_back(command.slot_id);
-    ++num_to_make_;
-  }
   void Do(const DropSlot& command) {
-    ASSERT_EQ(live_slots_.erase(command.slot_id), 1u);
-    for (const auto& [lease, allowed] : allowed_) {
-      if (allowed.slot_id != command.slot_id) continue;
-      ASSERT_NE(allowed.grant, header_.at(command.slot_id).grant);
-    }
+    HostModel::Do(command);
     if (!run_record_.ended) return;
     for (auto it = evaluations_in_.begin(); it != evaluations_in_.end();) {
       const bool gone = it->second.slot == command.slot_id;
@@ -640,20 +653,6 @@ class Explorer {
       it = gone ? evaluations_in_.erase(it) : std::next(it);
     }
   }
-  void Do(const WriteHeader& command) {
-    const uint64_t slot = command.fields.slot_id;
-    ASSERT_TRUE(live_slots_.contains(slot));
-    header_[slot] = command.fields;
-    open_for_writing_.erase(slot);
-    if (command.open_for_writing) open_for_writing_.insert(slot);
-  }
-  void Do(const AllowLease& command) {
-    ASSERT_EQ(header_.at(command.slot_id).grant, command.grant);
-    allowed_[command.lease_id] = command;
-  }
-  void Do(const EndLease& command) { allowed_.erase(command.lease_id); }
-  void Do(const HurrySlots&) { ASSERT_FALSE(making_.empty()); }
-
   void Watch(const std::map<uint64_t, VersionState>& states) {
     // A watcher that looks now and then, and only at a few changes at a time, ends up with what
     // there is.
@@ -686,6 +685,7 @@ class Explorer {
     if (run_record_.manifest == nullptr) return;
     const auto versions = state_->ListVersions("run");
     ASSERT_TRUE(versions.ok());
+    versions_ = *versions;
     int in_progress = 0;
     std::map<uint64_t, VersionState> states;
     for (const VersionInfo& info : *versions) {
@@ -719,9 +719,10 @@ class Explorer {
       ASSERT_NE(state, VersionState::kRetired) << version;
       ASSERT_NE(state, VersionState::kFree) << version;
     }
-    // Memory is bounded: what the newest token has, and what older tokens still serve.
+    // Memory is bounded: what the newest token has, what older tokens still serve, and of what was
+    // adopted one slot for each version that may be needed.
     ASSERT_LE(state_->num_slots(),
-              2 * (max_age_ + kSparesOfRing) + evaluation_slots_ + readers_.size());
+              2 * (max_age_ + kSparesOfRing) + evaluation_slots_ + readers_.size() + max_age_ + 2);
   }
 
   std::mt19937_64 random_;
@@ -734,31 +735,25 @@ class Explorer {
   std::unique_ptr<StoreState> state_;
   RunRecord run_record_;
   std::map<uint64_t, VersionRecord> records_;
-  std::map<uint64_t, uint64_t> content_;  // slot -> version its bytes are
-  std::map<uint64_t, SlotHeaderFields> header_;
-  std::map<uint64_t, MakeSlot> slots_;
-  std::set<uint64_t> gone_;  // epochs whose writers closed their connections
-  std::set<uint64_t> open_for_writing_;
-  std::map<uint64_t, AllowLease> allowed_;  // leases
-  std::set<uint64_t> live_slots_;
-  size_t num_to_make_ = 0;
-  std::vector<uint64_t> making_;
   std::map<uint64_t, VersionState> watched_;
   uint64_t cursor_ = 0;
   bool short_of_memory_ = false;
   std::vector<Trainer> trainers_;
   std::vector<Reader> readers_;
+  std::vector<uint64_t> orphans_;  // versions that readers of dead hosts still map
+  uint64_t last_offer_ = 0;
+  std::vector<VersionInfo> versions_;             // after the last step
   std::map<uint64_t, Evaluated> evaluations_in_;  // by version
   std::map<uint64_t, int64_t> retired_ms_;        // when a version was seen to be RETIRED
   uint64_t newest_begun_ = 0;
   uint64_t commits_ = 0, remade_ = 0, blocked_ = 0, waited_ = 0, failed_ = 0, evaluations_ = 0,
-           from_disk_ = 0, fenced_ = 0, kept_ = 0;
+           from_disk_ = 0, fenced_ = 0, kept_ = 0, adopted_ = 0;
 };
 
 TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   constexpr uint64_t kSeeds = titan::testing::Rounds<uint64_t>(240, 30);
   uint64_t commits = 0, remade = 0, blocked = 0, waited = 0, failed = 0, evaluations = 0,
-           from_disk = 0, fenced = 0, kept = 0;
+           from_disk = 0, fenced = 0, kept = 0, adopted = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Explorer explorer(seed, static_cast<uint32_t>(seed % 3), 1 + static_cast<uint32_t>(seed % 4));
     for (int step = 0; step < 4000; ++step) {
@@ -778,6 +773,7 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
     from_disk += explorer.from_disk();
     fenced += explorer.fenced();
     kept += explorer.kept();
+    adopted += explorer.adopted();
   }
   // The walk reaches what it is for.
   EXPECT_GT(commits, 4 * kSeeds);
@@ -789,10 +785,11 @@ TEST(StoreStatePropertyTest, RandomInterleavingsKeepEveryPromise) {
   EXPECT_GT(from_disk, kSeeds);
   EXPECT_GT(fenced, kSeeds / 5);
   EXPECT_GT(kept, 2 * kSeeds);
+  EXPECT_GT(adopted, kSeeds / 5);
   std::cout << commits << " commits, " << remade << " re-made, " << blocked << " blocked, "
             << waited << " waited for slots, " << failed << " without memory, " << evaluations
             << " evaluations, " << from_disk << " from disk, " << fenced << " fenced, " << kept
-            << " slots kept over an attachment\n";
+            << " slots kept over an attachment, " << adopted << " adopted\n";
 }
 
 }  // namespace

@@ -39,41 +39,44 @@ using weightstore::Manifest;
 // Lets those who want a lease wait at a gate, or fail; everything else goes through.
 class GatedLeader final : public weightstore::LeaderPort {
  public:
-  explicit GatedLeader(weightstore::LeaderPort& leader) : leader_(leader) {}
+  explicit GatedLeader(weightstore::LeaderPort& leader) : leader_(&leader) {}
 
   StatusOr<weightstore::Registration> RegisterTrainer(const std::string& request_id,
                                                       const std::string& run_id,
                                                       const Manifest& manifest, uint32_t max_age,
                                                       uint32_t evaluation_slots,
                                                       const std::string& host) override {
-    return leader_.RegisterTrainer(request_id, run_id, manifest, max_age, evaluation_slots, host);
+    return leader_->RegisterTrainer(request_id, run_id, manifest, max_age, evaluation_slots, host);
   }
   StatusOr<weightstore::BeginResult> BeginVersion(const std::string& run_id, uint64_t epoch,
                                                   uint64_t version,
                                                   std::chrono::milliseconds wait) override {
-    return leader_.BeginVersion(run_id, epoch, version, wait);
+    return leader_->BeginVersion(run_id, epoch, version, wait);
   }
   Status PutDone(const std::string& run_id, uint64_t epoch, uint64_t version, uint64_t grant,
                  const Hash128& digest) override {
-    return leader_.PutDone(run_id, epoch, version, grant, digest);
+    return leader_->PutDone(run_id, epoch, version, grant, digest);
   }
   StatusOr<int64_t> CommitVersion(const std::string& run_id, uint64_t epoch, uint64_t version,
                                   const Hash128& digest, const std::string& plan_digest,
                                   uint64_t train_step) override {
-    return leader_.CommitVersion(run_id, epoch, version, digest, plan_digest, train_step);
+    return leader_->CommitVersion(run_id, epoch, version, digest, plan_digest, train_step);
   }
   StatusOr<weightstore::Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                             uint64_t version, bool evaluation) override {
     TITAN_RETURN_IF_ERROR(Pass());
-    return leader_.AcquireLease(holder, run_id, version, evaluation);
+    return leader_->AcquireLease(holder, run_id, version, evaluation);
   }
   StatusOr<weightstore::RemoteLease> AcquireRemoteLease(
       const std::string& holder, const std::string& run_id, uint64_t version, bool evaluation,
       const std::vector<weightstore::Lane>& lanes) override {
     TITAN_RETURN_IF_ERROR(Pass());
-    return leader_.AcquireRemoteLease(holder, run_id, version, evaluation, lanes);
+    return leader_->AcquireRemoteLease(holder, run_id, version, evaluation, lanes);
   }
-  Status ReleaseLease(uint64_t lease_id) override { return leader_.ReleaseLease(lease_id); }
+  Status ReleaseLease(uint64_t lease_id) override { return leader_->ReleaseLease(lease_id); }
+
+  // The store was started again. REQUIRES: no call is under way.
+  void Use(weightstore::LeaderPort& leader) { leader_ = &leader; }
 
   void Close() { Set(false, 0); }
   void Open() { Set(true, 0); }
@@ -102,7 +105,7 @@ class GatedLeader final : public weightstore::LeaderPort {
     changed_.notify_all();
   }
 
-  weightstore::LeaderPort& leader_;
+  weightstore::LeaderPort* leader_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true;
@@ -218,6 +221,17 @@ class ModelHostTest : public ::testing::Test {
   }
   StatusOr<std::string> Load(const VersionKey& key) { return End(Begin(host_->Load(key))); }
   Status Release(const VersionKey& key) { return End(Begin(host_->Release(key))); }
+  // Those that nobody needs.
+  std::vector<VersionKey> Renew() {
+    std::optional<std::vector<VersionKey>> unwanted;
+    asio::co_spawn(io_, host_->RenewOrphans(),
+                   [&](std::exception_ptr, std::vector<VersionKey> keys) { unwanted = keys; });
+    for (int i = 0; i < 20'000 && !unwanted.has_value(); ++i) {
+      io_.run_one_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(unwanted.has_value()) << "it does not end";
+    return unwanted.value_or(std::vector<VersionKey>());
+  }
   // Runs the strand until `num` loads stand at the gate.
   void AwaitAtGate(int num) {
     for (int i = 0; i < 20'000 && leader_.waiting() < num; ++i) {
@@ -272,6 +286,54 @@ TEST_F(ModelHostTest, LoadsServesAndGivesBack) {
   EXPECT_TRUE(Release({"run", 1}).ok());
   EXPECT_TRUE(host_->held().empty());
   ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, MappedVersionsOutliveTheStoresDaemon) {
+  SmallRun run(store_, pool_, "run", 1, 2);
+  ASSERT_EQ(*Load({"run", 0}), run.digests[0]);
+  ASSERT_EQ(*Load({"run", 1}), run.digests[1]);
+  EXPECT_TRUE(Renew().empty());  // nothing to do
+  generator::EngineThread* const engine = *host_->engine();
+  const std::byte* const place = host_->held().at({"run", 1}).slot->bytes().data();
+  store_.Stop();
+  leader_.Fail(2);
+  EXPECT_TRUE(Renew().empty());  // nobody is there yet
+  EXPECT_TRUE(host_->held().at({"run", 1}).slot->orphaned());
+  EXPECT_EQ(*Load({"run", 1}), run.digests[1]);  // it serves on
+  store_.Start();
+  leader_.Use(store_.leader());
+  EXPECT_TRUE(Renew().empty());
+  EXPECT_EQ(store_.slots().Stats().adopted_slots, 2u);
+  const auto versions = store_.leader().ListVersions("run");
+  for (const auto& info : *versions) {
+    EXPECT_EQ(info.state, weightstore::VersionState::kCommitted);
+    EXPECT_EQ(info.holders, std::vector<std::string>{"generator-0"});
+  }
+  // No reload: the engine and the memory that it reads are the same.
+  EXPECT_EQ(*host_->engine(), engine);
+  EXPECT_EQ(host_->held().at({"run", 1}).slot->bytes().data(), place);
+  EXPECT_EQ(*Load({"run", 1}), run.digests[1]);
+  EXPECT_FALSE(host_->held().at({"run", 1}).slot->orphaned());
+  // The successor's header page is what the engine reads.
+  EXPECT_TRUE(host_->held().at({"run", 1}).slot->HeaderUnchanged());
+  ASSERT_TRUE(store_.leader().FenceReaders("run", 1).ok());
+  EXPECT_FALSE(host_->held().at({"run", 1}).slot->HeaderUnchanged());
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_TRUE(Release({"run", 1}).ok());
+  ExpectNoLease();
+}
+
+TEST_F(ModelHostTest, AVersionOfADeadDaemonThatNobodyNeedsIsNamed) {
+  SmallRun run(store_, pool_, "run", 1, 1);
+  ASSERT_EQ(*Load({"run", 0}), run.digests[0]);
+  store_.Stop();
+  store_.Start();
+  leader_.Use(store_.leader());
+  ASSERT_TRUE(store_.leader().EndRun("run", 0).ok());
+  EXPECT_EQ(Renew(), (std::vector<VersionKey>{{"run", 0}}));
+  EXPECT_EQ(store_.slots().Stats().adopted_slots, 0u);
+  EXPECT_TRUE(Release({"run", 0}).ok());
+  EXPECT_TRUE(host_->held().empty());
 }
 
 TEST_F(ModelHostTest, WhileAVersionLoads) {
