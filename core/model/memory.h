@@ -18,8 +18,9 @@ struct FloatsDeleter {
 };
 using Floats = std::unique_ptr<float[], FloatsDeleter>;
 
-// num_floats zeros, aligned to 4096 bytes. ResourceExhausted, with the bytes: the memory cannot be
-// had. InvalidArgument: negative, or more than 2^60.
+// num_floats zeros, aligned to 4096 bytes, from 2 MiB on in huge pages where the system gives them.
+// ResourceExhausted, with the bytes: the memory cannot be had. InvalidArgument: negative, or more
+// than 2^60.
 StatusOr<Floats> AllocateFloats(int64_t num_floats);
 
 }  // namespace titan::model
