@@ -25,10 +25,6 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-SlotMaker::Made CreateMemory(const SlotRequest& slot, const SlotMemory::Wanted& wanted) {
-  return SlotMemory::Create(slot.slot_id, slot.num_bytes, slot.writer, wanted);
-}
-
 Status StaleGrant(uint64_t grant) {
   return Aborted("grant " + std::to_string(grant) + " opens no slot: it is stale");
 }
@@ -92,7 +88,9 @@ SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::W
     if (slot != slots_.end()) adoption = slot->second.adoption;
   }
   if (adoption != nullptr) return Adopt(request, *adoption);
-  return options_.make_slot ? options_.make_slot(request, wanted) : CreateMemory(request, wanted);
+  if (options_.make_slot) return options_.make_slot(request, wanted);
+  return SlotMemory::Create(request.slot_id, request.num_bytes, request.writer, wanted,
+                            options_.rma);
 }
 
 void Host::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
@@ -307,6 +305,7 @@ StatusOr<lanes::ReadableSlot> Host::OpenForRead(const lanes::ReadHandle& handle)
   readable.bytes = slot->memory->bytes();
   readable.facts = {slot->memory->num_bytes(), slot->header.version, slot->header.digest};
   if (owner->tiles != nullptr) readable.tile_hashes = *owner->tiles;
+  readable.windows = slot->memory->windows();
   readable.owner = owner;
   return readable;
 }

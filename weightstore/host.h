@@ -25,6 +25,7 @@
 
 #include "core/base/hash.h"
 #include "core/base/status.h"
+#include "core/transport/rma.h"
 #include "weightstore/host_port.h"
 #include "weightstore/slot_maker.h"
 #include "weightstore/slot_memory.h"
@@ -60,6 +61,8 @@ struct HostOptions {
   int threads = 1;            // that hash; at least 1
   bool hash_tiles = false;    // for the TCP lane, while a slot is verified
   SlotMaker::Make make_slot;  // empty: SlotMemory::Create
+  // With which slots are registered for one-sided reads; null: with none.
+  std::shared_ptr<titan::transport::RmaDomain> rma;
 };
 
 // For metrics; seconds are since the start.

@@ -114,16 +114,23 @@ Status Seal(const UniqueFd& file) {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(uint64_t slot_id, uint64_t num_bytes,
-                                                         Writer writer, const Wanted& wanted) {
+StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Create(
+    uint64_t slot_id, uint64_t num_bytes, Writer writer, const Wanted& wanted,
+    std::shared_ptr<titan::transport::RmaDomain> rma) {
   std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, writer));
+  slot->rma_ = std::move(rma);
   const std::string name = "titan-slot-" + std::to_string(slot_id);
   TITAN_ASSIGN_OR_RETURN(slot->file_, MakeFile(name, num_bytes, wanted, &slot->huge_bytes_));
   TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(slot->file_));
-  TITAN_RETURN_IF_ERROR(slot->MakeHeader(name));
+  TITAN_ASSIGN_OR_RETURN(const UniqueFd header, slot->MakeHeader(name));
   const bool keeps_writing = writer == Writer::kDaemon;
-  TITAN_ASSIGN_OR_RETURN(slot->map_, MappedMemory::Map(slot->file_.get(), num_bytes, keeps_writing,
-                                                       MappedMemory::Tables::kOnAccess));
+  // A device registers only what this process might write to.
+  TITAN_ASSIGN_OR_RETURN(MappedMemory map, MappedMemory::Map(slot->file_.get(), num_bytes,
+                                                             keeps_writing || slot->rma_ != nullptr,
+                                                             MappedMemory::Tables::kOnAccess));
+  slot->map_ = std::make_shared<MappedMemory>(std::move(map));
+  if (slot->rma_ != nullptr) TITAN_RETURN_IF_ERROR(slot->OpenWindows(header));
+  TITAN_RETURN_IF_ERROR(slot->SealAgainstWriters(header));
   if (keeps_writing) TITAN_RETURN_IF_ERROR(slot->SealWriters());
   return slot;
 }
@@ -133,10 +140,13 @@ StatusOr<std::unique_ptr<SlotMemory>> SlotMemory::Adopt(uint64_t slot_id, uint64
   TITAN_RETURN_IF_ERROR(CheckSealed(bytes, num_bytes));
   std::unique_ptr<SlotMemory> slot(new SlotMemory(slot_id, num_bytes, Writer::kNobody));
   TITAN_ASSIGN_OR_RETURN(slot->readable_, ReopenReadOnly(bytes));
-  TITAN_RETURN_IF_ERROR(slot->MakeHeader("titan-slot-" + std::to_string(slot_id)));
-  TITAN_ASSIGN_OR_RETURN(slot->map_,
+  const std::string name = "titan-slot-" + std::to_string(slot_id);
+  TITAN_ASSIGN_OR_RETURN(const UniqueFd header, slot->MakeHeader(name));
+  TITAN_RETURN_IF_ERROR(Seal(header));
+  TITAN_ASSIGN_OR_RETURN(MappedMemory map,
                          MappedMemory::Map(slot->readable_.get(), num_bytes, /*writable=*/false,
                                            MappedMemory::Tables::kOnAccess));
+  slot->map_ = std::make_shared<MappedMemory>(std::move(map));
   return slot;
 }
 
@@ -161,23 +171,39 @@ Status SlotMemory::CheckSealed(const UniqueFd& bytes, uint64_t num_bytes) {
   return OkStatus();
 }
 
-Status SlotMemory::MakeHeader(const std::string& name) {
-  TITAN_ASSIGN_OR_RETURN(const UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
+StatusOr<UniqueFd> SlotMemory::MakeHeader(const std::string& name) {
+  TITAN_ASSIGN_OR_RETURN(UniqueFd header, MakeFile(name + "-header", kSlotHeaderBytes));
   TITAN_ASSIGN_OR_RETURN(header_readable_, ReopenReadOnly(header));
-  TITAN_ASSIGN_OR_RETURN(header_map_,
+  TITAN_ASSIGN_OR_RETURN(MappedMemory map,
                          MappedMemory::Map(header.get(), kSlotHeaderBytes, /*writable=*/true));
-  return Seal(header);
+  header_map_ = std::make_shared<MappedMemory>(std::move(map));
+  return header;
 }
 
-Status SlotMemory::SealWriters() { return Seal(file_); }
+Status SlotMemory::OpenWindows(const UniqueFd& header) {
+  const auto share = [this](const UniqueFd& file, const std::shared_ptr<MappedMemory>& map) {
+    return rma_->Share(file.get(), {map->data(), map->size()}, map);
+  };
+  TITAN_ASSIGN_OR_RETURN(window_, share(file_, map_));
+  TITAN_ASSIGN_OR_RETURN(header_window_, share(header, header_map_));
+  source_ = {rma_->address(), window_.key(), header_window_.key(), slot_id_};
+  return OkStatus();
+}
+
+Status SlotMemory::SealAgainstWriters(const UniqueFd& file) const {
+  if (rma_ != nullptr && rma_->lane() == titan::transport::RmaLane::kShmTest) return OkStatus();
+  return Seal(file);
+}
+
+Status SlotMemory::SealWriters() { return SealAgainstWriters(file_); }
 
 std::span<std::byte> SlotMemory::writable_bytes() {
   TITAN_CHECK(writer_ == Writer::kDaemon);
-  return {map_.data(), map_.size()};
+  return {map_->data(), map_->size()};
 }
 
 void SlotMemory::WriteHeader(const SlotHeaderFields& fields) {
-  SlotHeaderPage(header_map_.data()).Write(fields);
+  SlotHeaderPage(header_map_->data()).Write(fields);
 }
 
 }  // namespace titan::weightstore

@@ -140,8 +140,8 @@ class OneSlot final : public SlotSource, public SlotReads {
   void ConnectionClosed(uint64_t) override {}
 
   StatusOr<ReadableSlot> OpenForRead(const ReadHandle&) override {
-    return ReadableSlot{
-        fd_.get(), memory_->bytes(), {memory_->num_bytes(), 1, {1, 1}}, tile_hashes_, memory_};
+    return ReadableSlot{fd_.get(),    memory_->bytes(), {memory_->num_bytes(), 1, {1, 1}},
+                        tile_hashes_, nullptr,          memory_};
   }
   Status CheckReadable(const ReadHandle&) override { return OkStatus(); }
 

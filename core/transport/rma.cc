@@ -28,18 +28,27 @@ RmaLane RmaDomain::lane() const { return worker_->lane(); }
 
 const std::string& RmaDomain::address() const { return worker_->address(); }
 
-StatusOr<RmaWindow> RmaDomain::Register(std::span<std::byte> memory) {
+uint64_t RmaDomain::registered_bytes() const { return worker_->registered_bytes(); }
+
+StatusOr<RmaWindow> RmaDomain::Share(int file, std::span<std::byte> map,
+                                     std::shared_ptr<const void> owner) {
+  if (map.empty()) return InvalidArgument("a window has at least one byte");
+  TITAN_ASSIGN_OR_RETURN(auto window, worker_->lane() == RmaLane::kRdma
+                                          ? worker_->Map(map, std::move(owner))
+                                          : worker_->AllocateOver(file, map.size()));
+  return RmaWindow(std::move(window));
+}
+
+StatusOr<RmaWindow> RmaDomain::Land(std::span<std::byte> memory,
+                                    std::shared_ptr<const void> owner) {
   if (memory.empty()) return InvalidArgument("a window has at least one byte");
-  if (worker_->lane() == RmaLane::kShmTest) {
-    return FailedPrecondition("peers of lane shm-test read only memory that Allocate made");
-  }
-  TITAN_ASSIGN_OR_RETURN(auto window, worker_->Map(memory, 0));
+  TITAN_ASSIGN_OR_RETURN(auto window, worker_->Map(memory, std::move(owner)));
   return RmaWindow(std::move(window));
 }
 
 StatusOr<RmaWindow> RmaDomain::Allocate(size_t bytes) {
   if (bytes == 0) return InvalidArgument("a window has at least one byte");
-  TITAN_ASSIGN_OR_RETURN(auto window, worker_->Map({}, bytes));
+  TITAN_ASSIGN_OR_RETURN(auto window, worker_->Allocate(bytes));
   std::memset(window->memory.data(), 0, bytes);
   return RmaWindow(std::move(window));
 }

@@ -7,14 +7,16 @@
 // version's bytes as a success. Whoever reads a slot therefore confirms its header afterwards
 // (weightstore/transport/rma_transport.h) and hashes what it got.
 //
-// All objects are thread-safe. Calls block until they are done or their deadline is over; the work
-// is done by one thread of the domain, which sleeps when there is none.
+// All objects are thread-safe. Calls block until they are done or their deadline is over. One
+// thread of the domain reads and answers peers, another one registers, which takes seconds for
+// large memory; they sleep when there is nothing to do.
 #ifndef TITAN_CORE_TRANSPORT_RMA_H_
 #define TITAN_CORE_TRANSPORT_RMA_H_
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,11 +30,17 @@ struct UcxPeer;
 struct UcxWindow;
 
 // kRdma: a network adapter that reads memory by itself (UCX's transports rc, dc, ud). kShmTest:
-// shared memory between processes of one machine (posix), the same code where there is no adapter;
-// whoever has the key can write to the window, and UCX 1.13 crashes a process that reads from a
-// window for the first time when its owner has just ended. Others are never taken, whatever UCX_TLS
-// says: a read that UCX emulates over tcp answers an old key with somebody's bytes as a success,
-// and lets a reader crash the process that it reads from.
+// shared memory between processes of one machine (posix), the same code where there is no adapter.
+// Others are never taken, whatever UCX_TLS says: a read that UCX emulates over tcp answers an old
+// key with somebody's bytes as a success, and lets a reader crash the process that it reads from.
+//
+// Whoever has a window's key can also write to it, on either lane: UCX 1.13 registers memory no
+// other way, and so the map of a window is one that may be written.
+//
+// UCX 1.13 crashes a process that opens a window over shared memory whose owner has ended: it
+// releases a key that it could not read. We look for the owner's file first, which leaves some
+// microseconds between. A key of an adapter is read without a look at its owner, so there that
+// cannot happen.
 //
 // Not tested without an adapter: registering memory with it and its limits, how it reports a peer
 // that is lost, what it reaches.
@@ -46,6 +54,9 @@ struct RmaOptions {
   size_t piece_bytes = size_t{8} << 20;  // one read of the wire
   int pieces_in_flight = 4;              // of one Read
   std::chrono::milliseconds keepalive{1000};
+  // Called with what was registered, or unregistered (negative); any thread, must not block. May be
+  // empty.
+  std::function<void(double num_bytes)> registered;
 };
 
 // What a peer must know of a window. Plain data, sent in the store's messages.
@@ -53,13 +64,17 @@ struct RmaWindowKey {
   uint64_t address = 0;
   uint64_t bytes = 0;
   std::string key;
+  std::string file;  // kShmTest: of its memory, while its owner is there
 };
 
-// Memory that peers may read and that Read writes to. Unregistered at the end.
+// Memory that peers may read or that Read writes to. Its end waits for nothing: the memory is
+// unregistered soon after, and its owner let go of after that.
 class RmaWindow {
  public:
   RmaWindow() = default;
   explicit RmaWindow(std::shared_ptr<UcxWindow> window) : window_(std::move(window)) {}
+  bool registered() const { return window_ != nullptr; }
+  // REQUIRES: registered.
   std::span<std::byte> memory() const;
   const RmaWindowKey& key() const;
 
@@ -97,12 +112,17 @@ class RmaDomain {
   // What peers connect to; opaque bytes.
   const std::string& address() const;
 
-  // kRdma: registers memory that the caller keeps until the window's end. FailedPrecondition with
-  // kShmTest, whose peers read only what Allocate made. ResourceExhausted: not enough lockable
-  // memory, with the limit.
-  StatusOr<RmaWindow> Register(std::span<std::byte> memory);
+  // Memory that peers may read: a map, for reading and writing, of a memory file, which `owner`
+  // keeps. Registered where it lies. kShmTest, whose peers read only what UCX allocated: UCX's
+  // segment is made one of that file; who opens the window maps the file for writing, so it must
+  // not be sealed against writers. ResourceExhausted: not enough lockable memory, with the limit.
+  StatusOr<RmaWindow> Share(int file, std::span<std::byte> map, std::shared_ptr<const void> owner);
+  // Memory of this process, which `owner` keeps, that Read writes to. ResourceExhausted: as Share.
+  StatusOr<RmaWindow> Land(std::span<std::byte> memory, std::shared_ptr<const void> owner);
   // Zeroed. ResourceExhausted: no memory.
   StatusOr<RmaWindow> Allocate(size_t bytes);
+  // Of all windows that are registered now.
+  uint64_t registered_bytes() const;
 
   // InvalidArgument: not an address. FailedPrecondition: the peer is not reachable over this lane
   // alone, with the transports that it would take. DeadlineExceeded: nobody answers.

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <ucs/config/global_opts.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/base/hash.h"
+#include "core/transport/sealed.h"
 
 namespace titan::transport {
 namespace {
@@ -64,38 +64,10 @@ std::vector<std::string> LanesOf(const std::string& description) {
   return lanes;
 }
 
-// UCX reads addresses and keys without looking at their ends, so bytes that were cut or changed on
-// their way must not reach it: what we give away begins with a mark and a hash.
-std::string Sealed(std::string_view mark, const void* bytes, size_t size) {
-  const uint64_t hash = Hash64(bytes, size);
-  std::string sealed(mark);
-  sealed.append(reinterpret_cast<const char*>(&hash), sizeof(hash));
-  return sealed.append(static_cast<const char*>(bytes), size);
-}
-
-// Empty: not what Sealed made.
-std::string_view Unsealed(std::string_view mark, std::string_view sealed) {
-  uint64_t hash = 0;
-  if (!sealed.starts_with(mark) || sealed.size() < mark.size() + sizeof(hash)) return {};
-  std::memcpy(&hash, sealed.data() + mark.size(), sizeof(hash));
-  const std::string_view bytes = sealed.substr(mark.size() + sizeof(hash));
-  return Hash64(bytes) == hash ? bytes : std::string_view();
-}
-
-constexpr std::string_view kAddressMark = "TITAN-UCX1-ADDRESS ";
-constexpr std::string_view kKeyMark = "TITAN-UCX1-KEY ";
-
-std::string LockLimit() {
-  rlimit limit{};
-  getrlimit(RLIMIT_MEMLOCK, &limit);
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} bytes", limit.rlim_cur);
-}
-
 }  // namespace
 
 std::string_view NameOf(RmaLane lane) { return lane == RmaLane::kRdma ? "rdma" : "shm-test"; }
 
-UcxWindow::~UcxWindow() { worker.Unmap(handle); }
 UcxPeer::~UcxPeer() { worker.Close(std::move(endpoint)); }
 
 StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Open(const RmaOptions& options) {
@@ -121,14 +93,21 @@ Status UcxWorker::Start() {
       {"TLS", rdma ? kRdmaTransports : kShmTransports},
       {"KEEPALIVE_INTERVAL", fmt::format("{}ms", options_.keepalive.count())}};
   if (!options_.device.empty()) set.emplace_back("NET_DEVICES", options_.device);
-  if (!rdma) set.emplace_back("MM_ERROR_HANDLING", "y");
+  if (rdma) {
+    // A window's end unregisters: nothing is kept for the next one at that address.
+    set.emplace_back("RCACHE_ENABLE", "n");
+    set.emplace_back("IB_REG_METHODS", "direct");
+  } else {
+    set.emplace_back("MM_ERROR_HANDLING", "y");
+  }
   for (const auto& [name, value] : set) {
     if (ucp_config_modify(config.get(), name, value.c_str()) != UCS_OK) {
       return InvalidArgument(fmt::format("UCX takes no {}={}", name, value));
     }
   }
   ucp_params_t params{};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
+  params.mt_workers_shared = 1;  // the context is called by two threads
   params.features = UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP;
   if (const ucs_status_t status = ucp_init(&params, config.get(), &context_); status != UCS_OK) {
     return FailedPrecondition(fmt::format(
@@ -154,6 +133,7 @@ Status UcxWorker::Start() {
     status = ucp_worker_get_efd(worker_, &event_);
   }
   if (status != UCS_OK) return Internal("UCX's worker has no address or event: " + Words(status));
+  registrar_ = std::make_unique<TaskThread>();
   thread_ = std::thread([this] { Loop(); });
   return OkStatus();
 }
@@ -167,6 +147,7 @@ UcxWorker::~UcxWorker() {
     ucp_worker_signal(worker_);
     thread_.join();
   }
+  registrar_.reset();
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
   if (context_ != nullptr) ucp_cleanup(context_);
 }
@@ -234,51 +215,6 @@ void UcxWorker::ForgetClosed() {
   });
 }
 
-// ---- windows
-
-StatusOr<std::shared_ptr<UcxWindow>> UcxWorker::Map(std::span<std::byte> memory, size_t allocate) {
-  StatusOr<std::shared_ptr<UcxWindow>> window = Internal("unset");
-  Run([&] {
-    ucp_mem_map_params_t params{};
-    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                        UCP_MEM_MAP_PARAM_FIELD_FLAGS;
-    params.address = allocate != 0 ? nullptr : memory.data();
-    params.length = allocate != 0 ? allocate : memory.size();
-    params.flags = allocate != 0 ? UCP_MEM_MAP_ALLOCATE : 0;
-    ucp_mem_h handle = nullptr;
-    ucs_status_t status = ucp_mem_map(context_, &params, &handle);
-    if (status != UCS_OK) {
-      window = ResourceExhausted(fmt::format(
-          "UCX takes no window of {} bytes ({}); memory that may be locked: {}, `ulimit -l` "
-          "raises it",
-          params.length, Words(status), LockLimit()));
-      return;
-    }
-    ucp_mem_attr_t attributes{};
-    attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
-    void* key = nullptr;
-    size_t size = 0;
-    status = ucp_mem_query(handle, &attributes);
-    if (status == UCS_OK) status = ucp_rkey_pack(context_, handle, &key, &size);
-    if (status != UCS_OK) {
-      ucp_mem_unmap(context_, handle);
-      window = Internal("UCX gives no key of a window: " + Words(status));
-      return;
-    }
-    const std::span<std::byte> mapped(static_cast<std::byte*>(attributes.address), params.length);
-    auto made = std::make_shared<UcxWindow>(*this, mapped, handle);
-    made->key = {reinterpret_cast<uint64_t>(mapped.data()), mapped.size(),
-                 Sealed(kKeyMark, key, size)};
-    ucp_rkey_buffer_release(key);
-    window = std::move(made);
-  });
-  return window;
-}
-
-void UcxWorker::Unmap(ucp_mem_h handle) {
-  Run([&] { ucp_mem_unmap(context_, handle); });
-}
-
 // ---- peers
 
 void UcxWorker::OnError(void* endpoint, ucp_ep_h, ucs_status_t status) {
@@ -321,6 +257,10 @@ StatusOr<std::shared_ptr<UcxPeer>> UcxWorker::Connect(const std::string& address
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
     params.err_handler = {&UcxWorker::OnError, &endpoint};
     const ucs_status_t status = ucp_ep_create(worker_, &params, &endpoint.handle);
+    if (status == UCS_ERR_SHMEM_SEGMENT) {
+      endpoint.handle = nullptr;
+      return wired->done.set_value(Unavailable("the peer is gone (" + Words(status) + ")"));
+    }
     if (status != UCS_OK) {
       endpoint.handle = nullptr;
       return wired->done.set_value(FailedPrecondition(fmt::format(
@@ -370,6 +310,10 @@ StatusOr<ucp_rkey_h> UcxWorker::KeyOf(UcxPeer::Endpoint& endpoint, const RmaWind
   if (known != endpoint.keys.end()) return known->second;
   const std::string_view packed = Unsealed(kKeyMark, window.key);
   if (packed.empty()) return InvalidArgument("not the key of a window");
+  // See rma.h: UCX crashes when it does not find it.
+  if (!window.file.empty() && ::access(window.file.c_str(), R_OK | W_OK) != 0) {
+    return Unavailable("the peer's window is gone: nothing at " + window.file);
+  }
   ucp_rkey_h handle = nullptr;
   const ucs_status_t status = ucp_ep_rkey_unpack(endpoint.handle, packed.data(), &handle);
   if (status == UCS_ERR_UNREACHABLE || status == UCS_ERR_SHMEM_SEGMENT) {

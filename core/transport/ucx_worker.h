@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One UCX context, its worker, and the thread that alone calls them. What others want of it is
-// queued to that thread; its callbacks run there too and close nothing themselves.
+// One UCX context, its worker, the thread that alone calls that, and the one that registers memory.
+// What others want is queued to those threads; UCX's callbacks run on the worker's and close
+// nothing themselves.
 #ifndef TITAN_CORE_TRANSPORT_UCX_WORKER_H_
 #define TITAN_CORE_TRANSPORT_UCX_WORKER_H_
 
 #include <ucp/api/ucp.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <future>
 #include <list>
@@ -24,10 +27,33 @@ namespace titan::transport {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-// Registered memory. Only its worker's thread makes and ends one's registration.
+// Does what is posted, in order. The destructor first does all that is left.
+class TaskThread {
+ public:
+  TaskThread() = default;
+  ~TaskThread();
+  TaskThread(const TaskThread&) = delete;
+  TaskThread& operator=(const TaskThread&) = delete;
+
+  void Post(std::function<void()> task);
+  // The same, and waits for it.
+  void Run(const std::function<void()>& task);
+
+ private:
+  void Loop();
+
+  std::mutex mutex_;  // guards the two below
+  std::condition_variable changed_;
+  std::vector<std::function<void()>> posted_;
+  bool stopping_ = false;
+  std::thread thread_{[this] { Loop(); }};  // last
+};
+
+// Registered memory.
 struct UcxWindow {
-  UcxWindow(UcxWorker& its_worker, std::span<std::byte> its_memory, ucp_mem_h its_handle)
-      : worker(its_worker), memory(its_memory), handle(its_handle) {}
+  UcxWindow(UcxWorker& its_worker, std::span<std::byte> its_memory, ucp_mem_h its_handle,
+            std::shared_ptr<const void> its_owner)
+      : worker(its_worker), memory(its_memory), handle(its_handle), owner(std::move(its_owner)) {}
   ~UcxWindow();
   UcxWindow(const UcxWindow&) = delete;
   UcxWindow& operator=(const UcxWindow&) = delete;
@@ -35,6 +61,7 @@ struct UcxWindow {
   UcxWorker& worker;
   const std::span<std::byte> memory;
   const ucp_mem_h handle;
+  std::shared_ptr<const void> owner;  // of the memory; null: UCX
   RmaWindowKey key;
 };
 
@@ -78,18 +105,28 @@ class UcxWorker {
   const std::string& address() const { return address_; }
   RmaLane lane() const { return options_.lane; }
 
-  StatusOr<std::shared_ptr<UcxWindow>> Map(std::span<std::byte> memory, size_t allocate);
+  uint64_t registered_bytes() const { return registered_bytes_; }
+
+  StatusOr<std::shared_ptr<UcxWindow>> Map(std::span<std::byte> memory,
+                                           std::shared_ptr<const void> owner);
+  StatusOr<std::shared_ptr<UcxWindow>> Allocate(size_t bytes);
+  // The same; what it allocates becomes a map of the file. Of lane shm-test.
+  StatusOr<std::shared_ptr<UcxWindow>> AllocateOver(int file, size_t bytes);
   StatusOr<std::shared_ptr<UcxPeer>> Connect(const std::string& address,
                                              std::chrono::milliseconds deadline);
   Status Read(UcxPeer& peer, const RmaWindowKey& from, uint64_t from_offset,
               std::shared_ptr<UcxWindow> to, uint64_t to_offset, uint64_t bytes,
               std::chrono::milliseconds deadline);
-  void Unmap(ucp_mem_h handle);
+  // Does not wait.
+  void Unmap(UcxWindow& window);
   void Close(std::shared_ptr<UcxPeer::Endpoint> endpoint);
 
  private:
   explicit UcxWorker(RmaOptions options) : options_(std::move(options)) {}
   Status Start();
+  void CountRegistered(uint64_t num_bytes, bool more);
+  StatusOr<std::shared_ptr<UcxWindow>> MapNow(const ucp_mem_map_params_t& params,
+                                              std::shared_ptr<const void> owner, int file);
   // Runs `task` on the thread, after what was posted before.
   void Post(std::function<void()> task);
   // The same, and waits for it. At once if this is the thread.
@@ -112,6 +149,8 @@ class UcxWorker {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int event_ = -1;  // readable when the worker has something to do
+  std::atomic<uint64_t> registered_bytes_{0};
+  std::unique_ptr<TaskThread> registrar_;  // calls the context, not the worker
 
   std::thread thread_;
   std::mutex mutex_;  // guards the two below

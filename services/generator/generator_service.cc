@@ -102,11 +102,12 @@ std::vector<v1::GenerateGroupResponse> ToResponses(const generator::SampleResult
 
 GeneratorService::GeneratorService(const config::v1::GeneratorConfig& config,
                                    std::unique_ptr<weightstore::LeaderPort> leader,
-                                   rpc::DaemonContext& context)
+                                   rpc::DaemonContext& context,
+                                   std::shared_ptr<transport::RmaDomain> rma)
     : config_(config),
       context_(context),
       leader_(std::move(leader)),
-      host_(config, *leader_, context),
+      host_(config, *leader_, context, std::move(rma)),
       contract_(ProcessContract(host_.pool(), /*training=*/false)),
       keep_timer_(context.control),
       tokens_(context.metrics.AddCounter("titan_generator_tokens_total",

@@ -36,9 +36,10 @@ std::vector<generator::v1::GenerateGroupResponse> ToResponses(const generator::S
 class GeneratorService final : public generator::v1::GeneratorService::CallbackService,
                                public rpc::DaemonService {
  public:
-  // context must outlive the service.
+  // context must outlive the service. rma: OpenPullLane's.
   GeneratorService(const config::v1::GeneratorConfig& config,
-                   std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context);
+                   std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context,
+                   std::shared_ptr<transport::RmaDomain> rma);
   // Gives a version back once no sample uses it, if it is held: the store has asked for it.
   void ReleaseRetired(const std::string& run_id, PolicyVersion version);
   // Of the runs whose versions are held; it is told when these change.

@@ -8,6 +8,7 @@
 #include "core/kernels/isa.h"
 #include "core/runtime/log.h"
 #include "services/generator/generator_service.h"
+#include "services/generator/pull_lane.h"
 #include "services/rpc/daemon.h"
 #include "services/settings/daemon_spec.h"
 #include "services/weightstore_client/grpc_leader.h"
@@ -24,7 +25,9 @@ StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const GeneratorConfig& conf
             {"threads", config.kernels().threads()});
   TITAN_ASSIGN_OR_RETURN(
       auto leader, weightstore::GrpcLeader::Create(context.client, config.weightstore_address()));
-  auto service = std::make_unique<GeneratorService>(config, std::move(leader), context);
+  TITAN_ASSIGN_OR_RETURN(auto rma, OpenPullLane(config, context.metrics));
+  auto service =
+      std::make_unique<GeneratorService>(config, std::move(leader), context, std::move(rma));
   TITAN_ASSIGN_OR_RETURN(
       auto watch, weightstore::RetiredWatch::Create(
                       context.client, config.weightstore_address(),

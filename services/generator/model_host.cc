@@ -26,9 +26,16 @@ constexpr int kReleaseTries = 500;  // 10 s
 // Of a pull, which receives, hashes and verifies while others generate.
 constexpr int kMaxPullThreads = 4;
 
-std::unique_ptr<weightstore::lanes::Puller> MakePuller(int kernel_threads, PullMetrics& metrics) {
+// Null where slots of this host are mapped.
+std::unique_ptr<weightstore::lanes::Puller> MakePuller(const config::v1::GeneratorConfig& config,
+                                                       std::shared_ptr<transport::RmaDomain> rma,
+                                                       PullMetrics& metrics) {
+  if (!config.weightstore_socket().empty()) return nullptr;
   weightstore::lanes::PullerOptions options;
-  const int threads = std::clamp(kernel_threads / 2, 1, kMaxPullThreads);
+  const int threads =
+      std::clamp(static_cast<int>(config.kernels().threads()) / 2, 1, kMaxPullThreads);
+  options.rma = std::move(rma);
+  options.require_rdma = config.require_rdma();
   options.tcp.threads = std::min(threads, options.tcp.streams);
   options.hash_threads = threads;
   options.report = [&metrics](const auto& report) { metrics.Count(report); };
@@ -49,16 +56,20 @@ weightstore::Subscriber MakeSubscriber(const config::v1::GeneratorConfig& config
 }  // namespace
 
 ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
-                     rpc::DaemonContext& context)
+                     rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma)
     : config_(config),
       context_(context),
       pull_metrics_(context.metrics),
-      puller_(config.weightstore_socket().empty()
-                  ? MakePuller(static_cast<int>(config.kernels().threads()), pull_metrics_)
-                  : nullptr),
+      puller_(MakePuller(config, std::move(rma), pull_metrics_)),
       subscriber_(MakeSubscriber(config, leader, puller_.get())),
       pool_(std::make_unique<kernels::Pool>(static_cast<int>(config.kernels().threads()))) {
-  TITAN_LOG(kInfo, "weights_lane", {"lane", puller_ == nullptr ? "map" : "tcp"});
+  const auto lanes = puller_ == nullptr ? std::vector{weightstore::Lane::kMap} : puller_->lanes();
+  std::string names;
+  for (const weightstore::Lane lane : lanes) {
+    names += (names.empty() ? "" : ", else ") + std::string(weightstore::NameOf(lane));
+  }
+  pull_metrics_.Use(lanes.front());
+  TITAN_LOG(kInfo, "weights_lane", {"lane", names});
 }
 
 ModelHost::~ModelHost() { Stop(); }

@@ -35,9 +35,10 @@ class ModelHost {
     std::shared_ptr<weightstore::HeldVersion> slot;
   };
 
-  // leader and context must outlive the host.
+  // leader and context must outlive the host. rma: by which it pulls where the store's host has it;
+  // null: it maps, or pulls over TCP.
   ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
-            rpc::DaemonContext& context);
+            rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma = nullptr);
   ~ModelHost();
 
   // Takes a version, mapped or pulled, and hands it to the engine; answers its digest. Idempotent.

@@ -24,9 +24,21 @@ PullMetrics::PullMetrics(runtime::Metrics& metrics)
           "titan_generator_pull_corrupt_total",
           "Answers, or whole versions, that did not arrive as they were sent; must stay 0")),
       memory_(metrics.AddGauge("titan_generator_pull_memory_bytes",
-                               "Memory of pulled versions, and of the spare for the next one")) {}
+                               "Memory of pulled versions, and of the spare for the next one")) {
+  using weightstore::Lane;
+  for (const Lane lane : {Lane::kMap, Lane::kTcp, Lane::kRdma, Lane::kShmTest}) {
+    lanes_[lane] = metrics.AddGauge(
+        "titan_generator_lane", "1 for the way in which the last version came, or the next will",
+        {{"lane", std::string(weightstore::NameOf(lane))}});
+  }
+}
+
+void PullMetrics::Use(weightstore::Lane lane) {
+  for (auto& [other, gauge] : lanes_) gauge.Set(other == lane ? 1 : 0);
+}
 
 void PullMetrics::Count(const weightstore::lanes::PullReport& report) {
+  Use(report.lane);
   open_.Observe(report.open_seconds);
   transfer_.Observe(report.transfer_seconds);
   verify_.Observe(report.verify_seconds);

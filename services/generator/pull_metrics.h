@@ -4,6 +4,8 @@
 #ifndef TITAN_SERVICES_GENERATOR_PULL_METRICS_H_
 #define TITAN_SERVICES_GENERATOR_PULL_METRICS_H_
 
+#include <map>
+
 #include "core/runtime/metrics.h"
 #include "weightstore/transport/puller.h"
 
@@ -14,6 +16,9 @@ class PullMetrics {
  public:
   explicit PullMetrics(runtime::Metrics& metrics);
 
+  // The lane by which versions come.
+  void Use(weightstore::Lane lane);
+  // Of a pull; its lane is the one in use from here on.
   void Count(const weightstore::lanes::PullReport& report);
   void AddMemory(double num_bytes) { memory_.Add(num_bytes); }
 
@@ -21,6 +26,7 @@ class PullMetrics {
   runtime::Histogram open_, transfer_, verify_;
   runtime::Counter bytes_, corrupt_;
   runtime::Gauge memory_;
+  std::map<weightstore::Lane, runtime::Gauge> lanes_;
 };
 
 }  // namespace titan::services

@@ -51,13 +51,16 @@ void ValidateDaemon(const DaemonConfig& daemon, ConfigProblems* problems) {
     problems->push_back(InvalidValue("daemon.log_level", "\"" + daemon.log_level() + "\"",
                                      "debug, info, warning, error"));
   }
+  const bool outside = (listen.ok() && !runtime::IsLoopback(*listen)) ||
+                       (health.ok() && !runtime::IsLoopback(*health));
+  const auto test_seam = [&](const char* field, bool set) {
+    if (!set || !outside) return;
+    problems->push_back({std::string("daemon.debug.") + field,
+                         "is a test seam, refused when a listener is not on loopback"});
+  };
+  test_seam("rpc_delay_max_ms", daemon.debug().rpc_delay_max_ms() > 0);
+  test_seam("shm_test_lane", daemon.debug().shm_test_lane());
   if (daemon.debug().rpc_delay_max_ms() > 0) {
-    const bool outside = (listen.ok() && !runtime::IsLoopback(*listen)) ||
-                         (health.ok() && !runtime::IsLoopback(*health));
-    if (outside) {
-      problems->push_back({"daemon.debug.rpc_delay_max_ms",
-                           "is a test seam, refused when a listener is not on loopback"});
-    }
     ValidateRange("daemon.debug.rpc_delay_max_ms", daemon.debug().rpc_delay_max_ms(), 0, 60000,
                   "ms", problems);
   }

@@ -27,6 +27,30 @@ void ValidateDataPlane(const std::string& address, rpc::ConfigProblems* problems
   }
 }
 
+// How other machines pull, by what else than TCP.
+void ValidateRdma(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* problems) {
+  const bool test_lane = config.daemon().debug().shm_test_lane();
+  const std::string& address = config.data_plane_address();
+  const auto refuse = [&](const char* field, const char* why) {
+    problems->push_back({field, std::string("is set; ") + why});
+  };
+  if (address.empty()) {
+    const char* const why = "only readers on other machines pull: set data_plane_address";
+    if (config.require_rdma()) refuse("require_rdma", why);
+    if (!config.rdma_device().empty()) refuse("rdma_device", why);
+    if (test_lane) refuse("daemon.debug.shm_test_lane", why);
+  }
+  if (!test_lane) return;
+  const auto parsed = runtime::ParseHostPort(address);
+  if (parsed.ok() && !runtime::IsLoopback(*parsed)) {
+    refuse("daemon.debug.shm_test_lane",
+           "it is a test seam, refused when data_plane_address is not on loopback");
+  }
+  if (!config.rdma_device().empty()) {
+    refuse("rdma_device", "daemon.debug.shm_test_lane takes the place of a device");
+  }
+}
+
 }  // namespace
 
 void FillDefaults(config::v1::WeightStoreConfig* config) {
@@ -76,6 +100,12 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
     if (!config.socket_path().empty()) {
       refuse("socket_path", "a leader has no socket: set it at its hosts");
     }
+    const char* const no_lanes = "a leader has no slots: set it at its hosts";
+    if (config.require_rdma()) refuse("require_rdma", no_lanes);
+    if (!config.rdma_device().empty()) refuse("rdma_device", no_lanes);
+    if (config.daemon().debug().shm_test_lane()) refuse("daemon.debug.shm_test_lane", no_lanes);
+  } else {
+    ValidateRdma(config, problems);
   }
   ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), 100, 3'600'000, "ms", problems);
   ValidateRange("map_deadline_ms", config.map_deadline_ms(), 100, 3'600'000, "ms", problems);

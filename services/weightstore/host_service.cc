@@ -9,6 +9,7 @@
 
 #include "core/runtime/log.h"
 #include "services/weightstore/host_messages.h"
+#include "services/weightstore_client/convert.h"
 #include "weightstore/client/host_name.h"
 
 namespace titan::weightstore {
@@ -70,6 +71,13 @@ Status HostGrpcService::Check(const v1::AttachRequest& request) const {
   if (request.data_plane_address().size() > 256) {
     return InvalidArgument("data_plane_address: has more than 256 bytes");
   }
+  if (request.data_plane_lanes().empty() != request.data_plane_address().empty()) {
+    return InvalidArgument("data_plane_lanes: belong to data_plane_address");
+  }
+  for (const int lane : request.data_plane_lanes()) {
+    const auto known = FromProto(static_cast<v1::Lane>(lane));
+    if (!known.ok()) return Annotate(known.status(), "data_plane_lanes");
+  }
   if (request.incarnation().empty()) return InvalidArgument("incarnation: is required");
   if (request.host() == own_host_) {
     return FailedPrecondition("host: " + own_host_ +
@@ -103,9 +111,9 @@ void HostGrpcService::Attach(const v1::AttachRequest& request,
   gone_since_.erase(request.host());
   attached_.Set(static_cast<double>(attachments_.size()));
   stream->OnCancel([this, id] { Detach(id, Cancelled("the host's connection ended")); });
-  DataPlane data_plane;
-  if (!request.data_plane_address().empty()) {
-    data_plane = {{Lane::kTcp}, request.data_plane_address()};
+  DataPlane data_plane{{}, request.data_plane_address()};
+  for (const int lane : request.data_plane_lanes()) {
+    data_plane.lanes.push_back(static_cast<Lane>(lane));
   }
   leader_.AttachHost(request.host(), std::move(port), request.memory_limit_bytes(),
                      std::move(data_plane), *report);

@@ -191,7 +191,8 @@ asio::awaitable<Status> LeaderLink::StayAttached() {
   hello.set_host(options_.host);
   hello.set_incarnation(context_.incarnation);
   hello.set_memory_limit_bytes(options_.memory_limit_bytes);
-  hello.set_data_plane_address(data_plane_address_);
+  hello.set_data_plane_address(data_plane_.address);
+  for (const Lane lane : data_plane_.lanes) hello.add_data_plane_lanes(ToProto(lane));
   ToProto(host_->Report(), &hello);
   heard_ = steady_clock::now();
   std::optional<Status> ended;

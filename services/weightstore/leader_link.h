@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/awaitable.hpp>
@@ -22,6 +23,7 @@
 #include "services/rpc/wait_notice.h"
 #include "titan/weightstore/v1/host.grpc.pb.h"
 #include "weightstore/host.h"
+#include "weightstore/leader.h"
 
 namespace titan::weightstore {
 
@@ -38,8 +40,8 @@ class LeaderLink final : public HostEvents {
   static StatusOr<std::unique_ptr<LeaderLink>> Create(rpc::DaemonContext& context, Options options);
   ~LeaderLink() override;
 
-  // Before Start: what the leader tells readers on other machines; empty: there is no data plane.
-  void ServesTcpAt(const std::string& address) { data_plane_address_ = address; }
+  // Before Start: what the leader tells readers on other machines; without it, nothing.
+  void Serves(DataPlane data_plane) { data_plane_ = std::move(data_plane); }
   // Runs until Stop: the daemon is ready while it is attached. A leader that refuses this host for
   // good (another protocol) ends the daemon. `host` must live until Stop has returned and the
   // blocking pool is idle.
@@ -70,7 +72,7 @@ class LeaderLink final : public HostEvents {
 
   rpc::DaemonContext& context_;
   const Options options_;
-  std::string data_plane_address_;
+  DataPlane data_plane_;
   const std::unique_ptr<v1::HostService::StubInterface> stub_;
   const std::shared_ptr<News> news_;
   Host* host_ = nullptr;

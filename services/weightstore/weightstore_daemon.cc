@@ -28,6 +28,7 @@
 #include "weightstore/leader.h"
 #include "weightstore/library.h"
 #include "weightstore/socket_server.h"
+#include "weightstore/transport/rma_lane.h"
 #include "weightstore/transport/tcp_server.h"
 
 namespace titan::weightstore {
@@ -153,19 +154,40 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     refused_offers_ = metrics.AddGauge(
         "titan_weightstore_refused_offers",
         "Slots that readers of an earlier life offered and that were refused, since the start");
-    AddLane(Lane::kMap, true);
-    AddLane(Lane::kTcp, false);
+    for (const Lane lane : {Lane::kMap, Lane::kTcp, Lane::kRdma, Lane::kShmTest}) {
+      lanes_[lane] = metrics.AddGauge("titan_weightstore_lane",
+                                      "1 for each way in which weights reach readers",
+                                      {{"lane", std::string(NameOf(lane))}});
+    }
+    registered_bytes_ =
+        metrics.AddGauge("titan_weightstore_registered_bytes",
+                         "Memory that is registered for one-sided reads of other machines");
     for (const auto& [name, help, count] : kTcpCounts) {
       tcp_counts_.push_back(metrics.AddGauge(name, help));
     }
   }
 
-  // Says whether weights reach readers by it.
-  void AddLane(Lane lane, bool in_use) {
-    lanes_[lane] = context_.metrics.AddGauge("titan_weightstore_lane",
-                                             "1 for each way in which weights reach readers",
-                                             {{"lane", std::string(NameOf(lane))}});
-    lanes_[lane].Set(in_use ? 1 : 0);
+  // Slots are registered with it when they are made. Stays null where this machine has no device
+  // and none is required.
+  Status OpenRma(const WeightStoreConfig& config, uint64_t memory_limit_bytes) {
+    const bool shm_test = config.daemon().debug().shm_test_lane();
+    lanes::RmaWanted wanted{.required = config.require_rdma(),
+                            .shm_test = shm_test,
+                            .device = config.rdma_device(),
+                            .lock_bytes = memory_limit_bytes,
+                            .registered = {}};
+    wanted.registered = [gauge = registered_bytes_](double bytes) mutable { gauge.Add(bytes); };
+    TITAN_ASSIGN_OR_RETURN(const lanes::OpenedLane opened, lanes::OpenRmaLane(wanted));
+    rma_ = opened.domain;
+    if (rma_ == nullptr) {
+      TITAN_LOG(kInfo, "no_rdma", {"because", opened.found}, {"next", "readers pull over TCP"});
+    } else if (shm_test) {
+      TITAN_LOG(kWarning, "test_lane", {"setting", "daemon.debug.shm_test_lane"},
+                {"means", "slots are not sealed against writers; for tests alone"});
+    } else {
+      TITAN_LOG(kInfo, "rdma_found", {"devices", opened.found});
+    }
+    return OkStatus();
   }
 
   // What readers on other machines are told.
@@ -175,13 +197,14 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     options.threads = static_cast<int>(
         std::clamp(std::thread::hardware_concurrency() / kCoresPerTcpThread, 1u, kMaxTcpThreads));
     options.max_connections = kMaxTcpConnections;
+    options.sends_bytes = !config.require_rdma();
     auto server = lanes::TcpServer::Start(options, *host_);
     if (!server.ok()) return Annotate(server.status(), "data_plane_address");
     tcp_ = *std::move(server);
-    lanes_[Lane::kTcp].Set(1);
-    TITAN_LOG(kInfo, "data_plane_listening", {"lane", NameOf(Lane::kTcp)},
-              {"address", tcp_->address()});
-    return DataPlane{{Lane::kTcp}, tcp_->address()};
+    DataPlane data_plane{{}, tcp_->address()};
+    if (rma_ != nullptr) data_plane.lanes.push_back(lanes::LaneOf(*rma_));
+    if (options.sends_bytes) data_plane.lanes.push_back(Lane::kTcp);
+    return data_plane;
   }
 
   Status OpenLeader(const WeightStoreConfig& config) {
@@ -241,7 +264,9 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       events = link_.get();
     }
     const bool remote = !config.data_plane_address().empty();
-    options.hash_tiles = remote;
+    if (remote) TITAN_RETURN_IF_ERROR(OpenRma(config, memory_limit_bytes));
+    options.rma = rma_;
+    options.hash_tiles = remote && !config.require_rdma();
     host_ = std::make_unique<Host>(std::move(options), *events);
     DataPlane data_plane;
     if (remote) {
@@ -250,12 +275,19 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     if (leader_ != nullptr) {
       leader_->AttachHost(kThisHost, Unowned(*host_), memory_limit_bytes, data_plane, HostReport());
     } else {
-      link_->ServesTcpAt(data_plane.address);
+      link_->Serves(data_plane);
+    }
+    std::string in_use;
+    data_plane.lanes.insert(data_plane.lanes.begin(), Lane::kMap);
+    for (const Lane lane : data_plane.lanes) {
+      lanes_[lane].Set(1);
+      in_use += (in_use.empty() ? "" : " ") + std::string(NameOf(lane));
     }
     memory_limit_bytes_ = memory_limit_bytes;
     TITAN_ASSIGN_OR_RETURN(socket_, SocketServer::Start(settings::SocketPathOf(config), *host_));
     TITAN_LOG(kInfo, "store_open", {"role", config.role()}, {"socket_path", socket_->path()},
-              {"memory_limit_bytes", memory_limit_bytes}, {"lanes", remote ? "map tcp" : "map"});
+              {"memory_limit_bytes", memory_limit_bytes}, {"lanes", in_use},
+              {"data_plane", data_plane.address});
     return OkStatus();
   }
 
@@ -307,9 +339,10 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   std::unique_ptr<storage::KeyValueStore> index_;  // of a leader, as what follows
   std::unique_ptr<Library> library_;
   std::unique_ptr<Leader> leader_;
-  std::unique_ptr<LeaderLink> link_;       // of a host without it
-  std::unique_ptr<Host> host_;             // of a host, as the socket
-  std::unique_ptr<lanes::TcpServer> tcp_;  // null: readers are on this host
+  std::unique_ptr<LeaderLink> link_;           // of a host without it
+  std::shared_ptr<transport::RmaDomain> rma_;  // null: no one-sided reads
+  std::unique_ptr<Host> host_;                 // of a host, as the socket
+  std::unique_ptr<lanes::TcpServer> tcp_;      // null: readers are on this host
   std::unique_ptr<SocketServer> socket_;
   uint64_t memory_limit_bytes_ = 0;
   // A host answers UNIMPLEMENTED to who takes it for the leader; gRPC listens for some service.
@@ -321,6 +354,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
       verify_failures_, adopted_, refused_offers_, make_slot_seconds_, verify_seconds_,
       commit_seconds_, evaluation_seconds_;
+  runtime::Gauge registered_bytes_;
   std::vector<runtime::Gauge> slots_;       // parallel to kSlotStates
   std::vector<runtime::Gauge> tcp_counts_;  // parallel to kTcpCounts
   std::map<Lane, runtime::Gauge> lanes_;

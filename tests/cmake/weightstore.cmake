@@ -9,8 +9,8 @@ titan_test(weightstore_store_test LABEL unit TIMEOUT 60
   SOURCES unit/weightstore/slot_memory_test.cc unit/weightstore/slot_maker_test.cc unit/weightstore/host_test.cc unit/weightstore/leader_test.cc unit/weightstore/store_test.cc unit/weightstore/store_adoption_test.cc unit/weightstore/store_process_test.cc unit/weightstore/library_test.cc
   USES core/base core/storage weightstore/client weightstore)
 titan_test(weightstore_daemon_test LABEL integration TIMEOUT 120
-  SOURCES integration/weightstore_daemon_test.cc integration/weightstore_checkpoints_test.cc integration/weightstore_lanes_test.cc
-  USES core/base core/runtime core/storage weightstore weightstore/client weightstore/transport services/rpc services/weightstore_client
+  SOURCES integration/weightstore_daemon_test.cc integration/weightstore_checkpoints_test.cc integration/weightstore_lanes_test.cc integration/weightstore_rma_test.cc
+  USES core/base core/runtime core/storage core/transport weightstore weightstore/client weightstore/transport services/rpc services/weightstore_client
   DEPENDS titan-weightstore)
 titan_test(weightstore_damage_test LABEL integration TIMEOUT 120
   SOURCES integration/weightstore_damage_test.cc

@@ -147,6 +147,36 @@ TEST(JobTest, AGeneratorThatPullsItsVersionsGivesTheSameBits) {
   EXPECT_EQ(metrics["titan_generator_pull_corrupt_total"], 0);
 }
 
+TEST(JobTest, AGeneratorThatPullsByOneSidedReadsGivesTheSameBits) {
+  TestFolder folder("one_sided");
+  ClusterConfig config = SmallCluster(folder.path());
+  config.set_num_generators(1);  // which maps
+  config.mutable_weightstore()->set_data_plane_address("127.0.0.1:0");
+  config.mutable_weightstore()->mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
+  std::unique_ptr<RemoteGenerator> remote;
+  std::map<std::string, double> metrics;
+  const JobRun run = RunJob(
+      config, SmallJob(kSteps),
+      [&](const StepReport&, const cluster::Cluster&) {
+        for (const char* name :
+             {"titan_generator_lane{lane=\"shm-test\"}", "titan_generator_pulled_bytes_total",
+              "titan_generator_pull_corrupt_total"}) {
+          metrics[name] = remote->Metric(name);
+        }
+      },
+      [&](const cluster::Cluster& cluster) {
+        auto elsewhere = config;
+        elsewhere.mutable_generator()->set_require_rdma(true);
+        elsewhere.mutable_generator()->mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
+        remote = std::make_unique<RemoteGenerator>(elsewhere, cluster, "elsewhere");
+      });
+  ExpectSameBits(run, /*other_batches=*/false);
+  EXPECT_EQ(run.token_shares().size(), 2u);
+  EXPECT_EQ(metrics["titan_generator_lane{lane=\"shm-test\"}"], 1);
+  EXPECT_GT(metrics["titan_generator_pulled_bytes_total"], 0);
+  EXPECT_EQ(metrics["titan_generator_pull_corrupt_total"], 0);
+}
+
 config::v1::JobSpec DeepJob(uint32_t steps) {
   auto spec = SmallJob(steps);
   spec.mutable_model()->set_path(DeepModelFolder());

@@ -100,7 +100,7 @@ TEST_F(DataPlaneTest, ReadersElsewherePullOverTcpAndOthersAreTurnedAway) {
   EXPECT_TRUE(elsewhere.Release(*std::move(held)).ok());
   EXPECT_EQ(End(SIGTERM), 0);
   const std::string log = store_.log();
-  EXPECT_NE(log.find("\"lane\":\"tcp\""), std::string::npos);
+  EXPECT_NE(log.find("\"lanes\":\"map tcp\""), std::string::npos);
   for (const auto& lease : {*first, *second}) {
     EXPECT_EQ(log.find(ToHex(lease.token)), std::string::npos);
   }

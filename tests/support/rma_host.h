@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -55,6 +57,25 @@ inline RmaOptions RmaTestLane() {
   options.piece_bytes = size_t{1} << 20;
   return options;
 }
+
+// A memory file and a map of it, as a host has them: not made by UCX.
+struct MemoryFile {
+  explicit MemoryFile(size_t num_bytes) : fd(memfd_create("rma-host", MFD_CLOEXEC)) {
+    if (ftruncate(fd, static_cast<off_t>(num_bytes)) != 0) abort();
+    void* at = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) abort();
+    map = {static_cast<std::byte*>(at), num_bytes};
+  }
+  ~MemoryFile() {
+    munmap(map.data(), map.size());
+    close(fd);
+  }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  const int fd;
+  std::span<std::byte> map;
+};
 
 // A process with slot 7 in windows of lane shm-test: version 0 under grant 1, the digest
 // {version, 7}. At `NextVersion` it raises the grant before the first byte changes.
@@ -106,12 +127,13 @@ class RmaHost {
     {
       auto domain = RmaDomain::Open(RmaTestLane());
       if (!domain.ok()) _exit(2);
-      auto own_bytes = (*domain)->Allocate(kRmaSlotBytes);
-      auto own_header = (*domain)->Allocate(kSlotHeaderBytes);
+      const MemoryFile slot(kRmaSlotBytes), header_page(kSlotHeaderBytes);
+      auto own_bytes = (*domain)->Share(slot.fd, slot.map, nullptr);
+      auto own_header = (*domain)->Share(header_page.fd, header_page.map, nullptr);
       if (!own_bytes.ok() || !own_header.ok()) _exit(3);
-      SlotHeaderPage page(own_header->memory().data());
+      SlotHeaderPage page(header_page.map.data());
       SlotHeaderFields fields{.slot_id = 7, .version = 0, .grant = 1, .digest = {0, 7}};
-      FillRmaSlot(own_bytes->memory(), 0);
+      FillRmaSlot(slot.map, 0);
       page.Write(fields);
       SendString((*domain)->address());
       SendKey(own_bytes->key());
@@ -122,7 +144,7 @@ class RmaHost {
         ++fields.grant;
         fields.digest.low = fields.version;
         page.Write(fields);
-        FillRmaSlot(own_bytes->memory(), fields.version);
+        FillRmaSlot(slot.map, fields.version);
         (void)!write(from_host_[1], &what, 1);
       }
     }
@@ -137,6 +159,7 @@ class RmaHost {
     (void)!write(from_host_[1], &key.address, 8);
     (void)!write(from_host_[1], &key.bytes, 8);
     SendString(key.key);
+    SendString(key.file);
   }
   uint64_t ReceiveNumber() {
     uint64_t number = 0;
@@ -153,6 +176,7 @@ class RmaHost {
     key.address = ReceiveNumber();
     key.bytes = ReceiveNumber();
     key.key = ReceiveString();
+    key.file = ReceiveString();
     return key;
   }
 

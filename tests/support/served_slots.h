@@ -99,6 +99,7 @@ class ServedSlots final : public SlotReads {
     readable.bytes = slot.memory->bytes();
     readable.facts = {readable.bytes.size(), slot.version, slot.digest};
     readable.tile_hashes = slot.tile_hashes;
+    readable.windows = slot.memory->windows();
     readable.owner = slot.memory;
     return readable;
   }

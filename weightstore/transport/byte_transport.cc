@@ -7,18 +7,6 @@
 
 namespace titan::weightstore::lanes {
 
-Status CheckLane(Lane lane, bool require_rdma, bool allow_test_lanes) {
-  const std::string in_use = "weights would travel by the lane " + std::string(NameOf(lane));
-  if (lane == Lane::kShmTest && !allow_test_lanes) {
-    return FailedPrecondition(in_use + ", which is for tests alone");
-  }
-  if (require_rdma && lane != Lane::kRdma && !(lane == Lane::kShmTest && allow_test_lanes)) {
-    return FailedPrecondition(in_use +
-                              ", but require_rdma is set; add an RDMA device, or turn it off");
-  }
-  return OkStatus();
-}
-
 Status CheckPiece(const Piece& piece, uint64_t slot_bytes) {
   const std::string where = "the piece at byte " + std::to_string(piece.source_offset);
   ReadRequest request;

@@ -122,10 +122,6 @@ class ByteTransport {
                                                      SteadyTime deadline) = 0;
 };
 
-// The start-up check. FailedPrecondition: require_rdma, and the lane is another; or the lane is
-// kShmTest outside of tests. The message names the lane in use.
-Status CheckLane(Lane lane, bool require_rdma, bool allow_test_lanes);
-
 // InvalidArgument, naming the piece: a range or its loops end outside of the slot, sizes that do
 // not match, more loops than kMaxPackLoops or packed bytes than kMaxPackedBytes.
 Status CheckPiece(const Piece& piece, uint64_t slot_bytes);

@@ -5,81 +5,105 @@
 #include <string>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/runtime/machine.h"
+#include "core/transport/rma_probe.h"
 
 namespace titan::weightstore::lanes {
 
+using titan::transport::RmaDomain;
+
 struct OwnMemory::Shared {
-  explicit Shared(std::function<void(double)> function) : changed(std::move(function)) {}
+  Shared(std::function<void(double)> function, std::shared_ptr<RmaDomain> its_domain)
+      : changed(std::move(function)), domain(std::move(its_domain)) {}
   // With its OwnMemory, or with the last version that outlives that.
   ~Shared() { Free(std::move(spare)); }
 
-  void Free(MappedMemory memory) {
-    const size_t num_bytes = memory.size();
-    memory = MappedMemory();
-    if (changed && num_bytes > 0) changed(-static_cast<double>(num_bytes));
+  void Free(OwnBuffer buffer) {
+    if (buffer.memory == nullptr) return;
+    const size_t num_bytes = buffer.memory->size();
+    {
+      const OwnBuffer gone = std::move(buffer);  // a window keeps the memory until it is closed
+    }
+    if (changed) changed(-static_cast<double>(num_bytes));
   }
-  void GiveBack(MappedMemory memory) {
+  void GiveBack(OwnBuffer buffer) {
     {
       std::lock_guard lock(mutex);
-      if (!closed) std::swap(spare, memory);
+      if (!closed) std::swap(spare, buffer);
     }
-    Free(std::move(memory));
+    Free(std::move(buffer));
+  }
+  Status Register(OwnBuffer& buffer) const {
+    TITAN_CHECK(domain != nullptr);
+    if (domain->lane() == titan::transport::RmaLane::kRdma) {
+      TITAN_RETURN_IF_ERROR(
+          titan::transport::CheckLockable(domain->registered_bytes() + buffer.memory->size(),
+                                          "pulled versions", titan::transport::ReadLockLimit()));
+    }
+    TITAN_ASSIGN_OR_RETURN(buffer.landing, domain->Land(buffer.bytes(), buffer.memory));
+    buffer.domain = domain;
+    return OkStatus();
   }
 
   const std::function<void(double)> changed;
+  const std::shared_ptr<RmaDomain> domain;
   std::mutex mutex;
-  MappedMemory spare;
+  OwnBuffer spare;
   bool closed = false;  // nobody will take again
 };
 
-OwnMemory::OwnMemory(std::function<void(double)> changed)
-    : shared_(std::make_shared<Shared>(std::move(changed))) {}
+OwnMemory::OwnMemory(std::function<void(double)> changed, std::shared_ptr<RmaDomain> domain)
+    : shared_(std::make_shared<Shared>(std::move(changed), std::move(domain))) {}
 
 OwnMemory::~OwnMemory() {
-  MappedMemory spare;
+  OwnBuffer spare;
   std::lock_guard lock(shared_->mutex);
   shared_->closed = true;
   std::swap(spare, shared_->spare);
   shared_->Free(std::move(spare));
 }
 
-StatusOr<MappedMemory> OwnMemory::Take(size_t num_bytes) {
-  MappedMemory memory;
+StatusOr<OwnBuffer> OwnMemory::Take(size_t num_bytes, bool registered) {
+  OwnBuffer buffer;
   {
     std::lock_guard lock(shared_->mutex);
-    std::swap(memory, shared_->spare);
+    std::swap(buffer, shared_->spare);
   }
-  if (memory.size() == num_bytes) {
-    const Status writable = memory.Protect(/*writable=*/true);
-    if (writable.ok()) return memory;
-    shared_->Free(std::move(memory));
-    return writable;
+  Status ready = OkStatus();
+  if (buffer.memory != nullptr && buffer.memory->size() == num_bytes) {
+    ready = buffer.memory->Protect(/*writable=*/true);
+  } else {
+    shared_->Free(std::exchange(buffer, {}));
+    const auto available = runtime::AvailableMemory();  // a system that does not say is tried
+    if (available.ok() && num_bytes > *available) {
+      return ResourceExhausted("a version of this run takes " + std::to_string(num_bytes) +
+                               " bytes of memory, " + std::to_string(*available) +
+                               " are free; lower max_versions, or run where the store's host is");
+    }
+    TITAN_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::Own(num_bytes));
+    buffer.memory = std::make_shared<MappedMemory>(std::move(memory));
+    if (shared_->changed) shared_->changed(static_cast<double>(num_bytes));
   }
-  shared_->Free(std::move(memory));
-  const auto available = runtime::AvailableMemory();  // a system that does not say is tried
-  if (available.ok() && num_bytes > *available) {
-    return ResourceExhausted("a version of this run takes " + std::to_string(num_bytes) +
-                             " bytes of memory, " + std::to_string(*available) +
-                             " are free; lower max_versions, or run where the store's host is");
-  }
-  TITAN_ASSIGN_OR_RETURN(memory, MappedMemory::Own(num_bytes));
-  if (shared_->changed) shared_->changed(static_cast<double>(num_bytes));
-  return memory;
+  if (ready.ok() && registered && !buffer.landing.registered()) ready = shared_->Register(buffer);
+  if (ready.ok()) return buffer;
+  shared_->Free(std::move(buffer));
+  return ready;
 }
 
-void OwnMemory::GiveBack(MappedMemory memory) { shared_->GiveBack(std::move(memory)); }
+void OwnMemory::GiveBack(OwnBuffer buffer) { shared_->GiveBack(std::move(buffer)); }
+void OwnMemory::Drop(OwnBuffer buffer) { shared_->Free(std::move(buffer)); }
 
-StatusOr<std::shared_ptr<const MappedMemory>> OwnMemory::Seal(MappedMemory memory) {
-  if (const Status sealed = memory.Protect(/*writable=*/false); !sealed.ok()) {
-    shared_->GiveBack(std::move(memory));
+StatusOr<std::shared_ptr<const MappedMemory>> OwnMemory::Seal(OwnBuffer buffer) {
+  if (const Status sealed = buffer.memory->Protect(/*writable=*/false); !sealed.ok()) {
+    shared_->GiveBack(std::move(buffer));
     return sealed;
   }
-  return std::shared_ptr<const MappedMemory>(new MappedMemory(std::move(memory)),
-                                             [shared = shared_](MappedMemory* held) {
-                                               shared->GiveBack(std::move(*held));
-                                               delete held;
-                                             });
+  const MappedMemory* const memory = buffer.memory.get();
+  return std::shared_ptr<const MappedMemory>(
+      memory, [shared = shared_, held = std::move(buffer)](const MappedMemory*) mutable {
+        shared->GiveBack(std::move(held));
+      });
 }
 
 }  // namespace titan::weightstore::lanes

@@ -5,8 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "core/runtime/log.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
+#include "weightstore/transport/rma_lane.h"
+#include "weightstore/transport/rma_transport.h"
 
 namespace titan::weightstore::lanes {
 namespace {
@@ -16,6 +19,17 @@ using std::chrono::steady_clock;
 // Of one Read: after it the handle is confirmed and Cancel is looked at.
 constexpr uint64_t kStepBytes = uint64_t{64} << 20;
 constexpr int kTries = 2;
+// A host that one-sided reads did not reach is pulled from over TCP for so long.
+constexpr std::chrono::seconds kByTcp{30};
+
+bool IsOneSided(Lane lane) { return lane == Lane::kRdma || lane == Lane::kShmTest; }
+
+std::vector<Lane> LanesOf(const PullerOptions& options) {
+  std::vector<Lane> lanes;
+  if (options.rma != nullptr) lanes.push_back(LaneOf(*options.rma));
+  if (!options.require_rdma) lanes.push_back(Lane::kTcp);
+  return lanes;
+}
 
 // Adds the time of its life.
 class Phase {
@@ -48,60 +62,103 @@ Status Explained(const Status& status) {
 }  // namespace
 
 Puller::Puller(PullerOptions options)
-    : options_(std::move(options)), lanes_({Lane::kTcp}), memory_(options_.memory) {}
+    : options_(std::move(options)),
+      lanes_(LanesOf(options_)),
+      memory_(options_.memory, options_.rma) {}
 
 StatusOr<std::unique_ptr<Puller>> Puller::Create(PullerOptions options) {
   if (options.hash_threads < 1) return InvalidArgument("pull.hash_threads: must be at least 1");
+  if (options.require_rdma && options.rma == nullptr) {
+    return InvalidArgument("pull.require_rdma: there is no domain to read by");
+  }
   TITAN_RETURN_IF_ERROR(TcpTransport::Create("127.0.0.1:1", options.tcp).status());
   return std::unique_ptr<Puller>(new Puller(std::move(options)));
 }
 
-StatusOr<std::unique_ptr<ByteTransport>> Puller::TransportOf(const RemoteLease& lease) const {
-  if (lease.lane == Lane::kTcp) {
-    TITAN_ASSIGN_OR_RETURN(auto tcp, TcpTransport::Create(lease.address, options_.tcp));
-    return std::unique_ptr<ByteTransport>(std::move(tcp));
+StatusOr<std::unique_ptr<ByteTransport>> Puller::TransportOf(Lane lane, const RemoteLease& lease,
+                                                             const PullGrant& grant,
+                                                             const OwnBuffer& buffer) const {
+  TITAN_ASSIGN_OR_RETURN(auto tcp, TcpTransport::Create(lease.address, options_.tcp));
+  if (lane == Lane::kTcp) return std::unique_ptr<ByteTransport>(std::move(tcp));
+  TITAN_ASSIGN_OR_RETURN(RmaSource source, tcp->FindWindows(grant, grant.expires));
+  TITAN_ASSIGN_OR_RETURN(auto rma,
+                         RmaTransport::Create(*options_.rma, std::move(source), buffer.landing));
+  return std::unique_ptr<ByteTransport>(std::move(rma));
+}
+
+StatusOr<Lane> Puller::LaneFor(const RemoteLease& lease) {
+  if (std::find(lanes_.begin(), lanes_.end(), lease.lane) == lanes_.end()) {
+    return InvalidArgument("the lease names lane " + std::string(NameOf(lease.lane)) +
+                           ", by which this process cannot pull");
   }
-  return InvalidArgument("the lease names lane " + std::string(NameOf(lease.lane)) +
-                         ", by which this process cannot pull");
+  if (!IsOneSided(lease.lane) || !MayUseTcp()) return lease.lane;
+  std::lock_guard lock(mutex_);
+  std::erase_if(by_tcp_until_,
+                [now = steady_clock::now()](const auto& e) { return e.second < now; });
+  return by_tcp_until_.contains(lease.address) ? Lane::kTcp : lease.lane;
 }
 
 StatusOr<std::shared_ptr<const MappedMemory>> Puller::Pull(const RemoteLease& lease,
                                                            SteadyTime expires) {
   if (lease.lease.manifest == nullptr) return InvalidArgument("lease: has no manifest");
+  TITAN_ASSIGN_OR_RETURN(const Lane lane, LaneFor(lease));
+  auto pulled = PullBy(lane, lease, expires);
+  // Not reached, or no memory may be registered; who is reached and gone is gone by TCP as well,
+  // and there is no time for another wait.
+  const bool unreached = pulled.status().code() == StatusCode::kFailedPrecondition ||
+                         pulled.status().code() == StatusCode::kResourceExhausted;
+  const bool silent = pulled.status().code() == StatusCode::kUnavailable;
+  if (!IsOneSided(lane) || !MayUseTcp() || !(unreached || silent)) return pulled;
+  {
+    std::lock_guard lock(mutex_);
+    by_tcp_until_[lease.address] = steady_clock::now() + kByTcp;
+  }
+  TITAN_LOG(kWarning, "pulls_over_tcp", {"lane", NameOf(lane)}, {"host", lease.address},
+            {"for_s", kByTcp.count()}, {"status", pulled.status()});
+  return unreached ? PullBy(Lane::kTcp, lease, expires) : pulled;
+}
+
+StatusOr<std::shared_ptr<const MappedMemory>> Puller::PullBy(Lane lane, const RemoteLease& lease,
+                                                             SteadyTime expires) {
   PullReport report;
-  report.lane = lease.lane;
-  auto memory = memory_.Take(lease.lease.manifest->slot_bytes);
-  if (!memory.ok()) return memory.status();
+  report.lane = lane;
+  auto buffer = memory_.Take(lease.lease.manifest->slot_bytes, IsOneSided(lane));
+  if (!buffer.ok()) return buffer.status();
   const PullGrant grant = {lease.lease, lease.epoch, lease.token, expires};
   Status fetched = OkStatus();
   for (int i = 0; i < kTries; ++i) {
-    fetched = Fetch(lease, grant, {memory->data(), memory->size()}, &report);
+    fetched = Fetch(lease, grant, *buffer, &report);
     if (ReasonOf(fetched) != kDigestMismatch) break;
   }
   if (options_.report) options_.report(report);
-  if (!fetched.ok()) {
-    memory_.GiveBack(*std::move(memory));
-    return Explained(fetched);
+  if (fetched.ok()) return memory_.Seal(*std::move(buffer));
+  // A device that did not answer may still write: nobody gets that memory again.
+  if (IsOneSided(lane)) {
+    memory_.Drop(*std::move(buffer));
+  } else {
+    memory_.GiveBack(*std::move(buffer));
   }
-  return memory_.Seal(*std::move(memory));
+  return Explained(fetched);
 }
 
-Status Puller::Fetch(const RemoteLease& lease, const PullGrant& grant, std::span<std::byte> memory,
+Status Puller::Fetch(const RemoteLease& lease, const PullGrant& grant, const OwnBuffer& buffer,
                      PullReport* report) {
-  TITAN_ASSIGN_OR_RETURN(const std::unique_ptr<ByteTransport> transport, TransportOf(lease));
+  std::unique_ptr<ByteTransport> transport;
   std::unique_ptr<RemoteSlot> slot;
   {
     const Phase phase(&report->open_seconds);
+    TITAN_ASSIGN_OR_RETURN(transport, TransportOf(report->lane, lease, grant, buffer));
     TITAN_ASSIGN_OR_RETURN(slot, transport->Open(grant, grant.expires));
   }
   {
     const Phase phase(&report->transfer_seconds);
-    const Status read = ReadAll(*slot, grant, memory, report);
+    const Status read = ReadAll(*slot, grant, buffer.bytes(), report);
     report->corrupt += slot->corrupt_answers();
     TITAN_RETURN_IF_ERROR(read);
   }
   const Phase phase(&report->verify_seconds);
-  const Hash128 digest = WeightsDigest(*lease.lease.manifest, memory, options_.hash_threads);
+  const Hash128 digest =
+      WeightsDigest(*lease.lease.manifest, buffer.bytes(), options_.hash_threads);
   if (digest == lease.lease.digest) return OkStatus();
   ++report->corrupt;
   return WithReason(

@@ -5,6 +5,10 @@
 //
 //   lease -> memory -> open -> read, 64 MiB at a time -> confirm -> weights digest -> read-only
 //
+// By one-sided reads where both ends have them, else over TCP, where that is allowed: also when a
+// host that offers them is not reached that way, which is logged. Which lane it was is in the
+// report.
+//
 // A version that is pulled never touches the memory of another one, so what serves goes on serving,
 // whatever becomes of the pull.
 #ifndef TITAN_WEIGHTSTORE_TRANSPORT_PULLER_H_
@@ -13,8 +17,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/status.h"
@@ -25,7 +32,7 @@
 
 namespace titan::weightstore::lanes {
 
-// What became of one Pull, whether it succeeded or not; for metrics.
+// What became of one Pull by one lane, whether it succeeded or not; for metrics.
 struct PullReport {
   Lane lane = Lane::kTcp;
   uint64_t num_bytes = 0;  // that arrived
@@ -38,9 +45,11 @@ struct PullReport {
 
 struct PullerOptions {
   TcpTransportOptions tcp;
-  int hash_threads = 1;                           // at least 1
-  std::function<void(const PullReport&)> report;  // at the end of each Pull, on its thread
-  std::function<void(double num_bytes)> memory;   // what was taken, or given back (negative)
+  std::shared_ptr<titan::transport::RmaDomain> rma;  // null: TCP alone
+  bool require_rdma = false;                         // no TCP; with `rma`
+  int hash_threads = 1;                              // at least 1
+  std::function<void(const PullReport&)> report;     // at the end of each, on its thread
+  std::function<void(double num_bytes)> memory;      // what was taken, or given back (negative)
 };
 
 // Thread-safe.
@@ -57,17 +66,26 @@ class Puller final : public VersionPuller {
 
  private:
   explicit Puller(PullerOptions options);
+  StatusOr<std::shared_ptr<const MappedMemory>> PullBy(Lane lane, const RemoteLease& lease,
+                                                       SteadyTime expires);
   // One try into the memory; fills in the report. DataLoss with kDigestMismatch: worth another.
-  Status Fetch(const RemoteLease& lease, const PullGrant& grant, std::span<std::byte> memory,
+  Status Fetch(const RemoteLease& lease, const PullGrant& grant, const OwnBuffer& buffer,
                PullReport* report);
-  StatusOr<std::unique_ptr<ByteTransport>> TransportOf(const RemoteLease& lease) const;
+  StatusOr<std::unique_ptr<ByteTransport>> TransportOf(Lane lane, const RemoteLease& lease,
+                                                       const PullGrant& grant,
+                                                       const OwnBuffer& buffer) const;
   Status ReadAll(RemoteSlot& slot, const PullGrant& grant, std::span<std::byte> memory,
                  PullReport* report);
+  // The lease's lane, or TCP while its host is not reached by that.
+  StatusOr<Lane> LaneFor(const RemoteLease& lease);
+  bool MayUseTcp() const { return !options_.require_rdma; }
 
   const PullerOptions options_;
   const std::vector<Lane> lanes_;
   OwnMemory memory_;
   std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;                                // guards what follows
+  std::map<std::string, SteadyTime> by_tcp_until_;  // hosts that one-sided reads did not reach
 };
 
 }  // namespace titan::weightstore::lanes

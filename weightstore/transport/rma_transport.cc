@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "weightstore/client/reason.h"
 #include "weightstore/client/slot_header.h"
+#include "weightstore/transport/rma_lane.h"
 
 namespace titan::weightstore::lanes {
 namespace {
@@ -25,15 +27,15 @@ Status Silent(const RmaTransportOptions& options) {
 
 class RmaSlot final : public RemoteSlot {
  public:
-  RmaSlot(const RmaSource& source, PullGrant grant, const RmaTransportOptions& options,
-          RmaPeer peer, RmaWindow landing, RmaWindow header, RmaWindow bounce)
-      : source_(source),
+  RmaSlot(titan::transport::RmaDomain& domain, const RmaSource& source, PullGrant grant,
+          const RmaTransportOptions& options, RmaPeer peer, RmaWindow landing, RmaWindow header)
+      : domain_(domain),
+        source_(source),
         grant_(std::move(grant)),
         options_(options),
         peer_(std::move(peer)),
         landing_(std::move(landing)),
-        header_(std::move(header)),
-        bounce_(std::move(bounce)) {}
+        header_(std::move(header)) {}
 
   uint64_t slot_bytes() const override { return source_.bytes.bytes; }
   bool can_pack() const override { return false; }
@@ -76,17 +78,20 @@ class RmaSlot final : public RemoteSlot {
  private:
   Status ReadPiece(const Piece& piece, SteadyTime deadline) {
     const std::span<std::byte> to = piece.destination;
-    const std::span<std::byte> landing = landing_.memory();
-    const bool lands =
-        to.data() >= landing.data() && to.data() + to.size() <= landing.data() + landing.size();
-    const uint64_t step = lands ? kStepBytes : bounce_.memory().size();
+    const auto landing = landing_.registered() ? landing_.memory() : std::span<std::byte>();
+    const bool lands = !landing.empty() && to.data() >= landing.data() &&
+                       to.data() + to.size() <= landing.data() + landing.size();
+    if (!lands && !bounce_.has_value()) {
+      TITAN_ASSIGN_OR_RETURN(bounce_, domain_.Allocate(options_.bounce_bytes));
+    }
+    const uint64_t step = lands ? kStepBytes : options_.bounce_bytes;
     for (uint64_t done = 0; done < to.size();) {
       const uint64_t size = std::min<uint64_t>(step, to.size() - done);
-      const RmaWindow& window = lands ? landing_ : bounce_;
+      const RmaWindow& window = lands ? landing_ : *bounce_;
       const uint64_t at = lands ? static_cast<uint64_t>(to.data() - landing.data()) + done : 0;
       TITAN_RETURN_IF_ERROR(
           ReadStep(source_.bytes, piece.source_offset + done, window, at, size, deadline));
-      if (!lands) std::memcpy(to.data() + done, bounce_.memory().data(), size);
+      if (!lands) std::memcpy(to.data() + done, bounce_->memory().data(), size);
       done += size;
     }
     return OkStatus();
@@ -104,11 +109,13 @@ class RmaSlot final : public RemoteSlot {
     return status;
   }
 
+  titan::transport::RmaDomain& domain_;
   const RmaSource source_;
   const PullGrant grant_;
   const RmaTransportOptions options_;
   RmaPeer peer_;
-  const RmaWindow landing_, header_, bounce_;
+  const RmaWindow landing_, header_;
+  std::optional<RmaWindow> bounce_;
 };
 
 }  // namespace
@@ -127,9 +134,7 @@ StatusOr<std::unique_ptr<RmaTransport>> RmaTransport::Create(titan::transport::R
       new RmaTransport(domain, std::move(source), std::move(landing), options));
 }
 
-Lane RmaTransport::lane() const {
-  return domain_.lane() == titan::transport::RmaLane::kRdma ? Lane::kRdma : Lane::kShmTest;
-}
+Lane RmaTransport::lane() const { return LaneOf(domain_); }
 
 StatusOr<std::unique_ptr<RemoteSlot>> RmaTransport::Open(const PullGrant& grant,
                                                          SteadyTime deadline) {
@@ -141,9 +146,8 @@ StatusOr<std::unique_ptr<RemoteSlot>> RmaTransport::Open(const PullGrant& grant,
   }
   TITAN_RETURN_IF_ERROR(peer.status());
   TITAN_ASSIGN_OR_RETURN(RmaWindow header, domain_.Allocate(kSlotHeaderBytes));
-  TITAN_ASSIGN_OR_RETURN(RmaWindow bounce, domain_.Allocate(options_.bounce_bytes));
-  auto slot = std::make_unique<RmaSlot>(source_, grant, options_, *std::move(peer), landing_,
-                                        std::move(header), std::move(bounce));
+  auto slot = std::make_unique<RmaSlot>(domain_, source_, grant, options_, *std::move(peer),
+                                        landing_, std::move(header));
   TITAN_RETURN_IF_ERROR(slot->Confirm(deadline));
   return std::unique_ptr<RemoteSlot>(std::move(slot));
 }

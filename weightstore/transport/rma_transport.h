@@ -16,16 +16,9 @@
 #include "core/base/status.h"
 #include "core/transport/rma.h"
 #include "weightstore/transport/byte_transport.h"
+#include "weightstore/transport/rma_source.h"
 
 namespace titan::weightstore::lanes {
-
-// Where a host's slot is, as it tells with a lease.
-struct RmaSource {
-  std::string address;  // of the host's domain
-  titan::transport::RmaWindowKey bytes;
-  titan::transport::RmaWindowKey header;  // of kSlotHeaderBytes
-  uint64_t slot_id = 0;
-};
 
 struct RmaTransportOptions {
   // For destinations outside of the landing window: bytes that are read and copied at a time.
@@ -37,9 +30,9 @@ struct RmaTransportOptions {
 
 class RmaTransport final : public ByteTransport {
  public:
-  // domain must outlive the transport and its slots. landing: a window of the domain; pieces whose
-  // destination lies in it are read there, others through a bounce window. InvalidArgument:
-  // options.
+  // domain must outlive the transport and its slots. landing: a window of the domain, or none;
+  // pieces whose destination lies in it are read there, others through a bounce window that the
+  // first of them takes. InvalidArgument: options.
   static StatusOr<std::unique_ptr<RmaTransport>> Create(titan::transport::RmaDomain& domain,
                                                         RmaSource source,
                                                         titan::transport::RmaWindow landing,

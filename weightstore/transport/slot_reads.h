@@ -10,6 +10,7 @@
 
 #include "core/base/status.h"
 #include "weightstore/transport/byte_transport.h"
+#include "weightstore/transport/rma_source.h"
 #include "weightstore/transport/wire.h"
 
 namespace titan::weightstore::lanes {
@@ -21,6 +22,7 @@ struct ReadableSlot {
   std::span<const std::byte> bytes;  // the same, mapped
   SlotFacts facts;
   std::span<const uint64_t> tile_hashes;  // TileHashes of the verified bytes, or empty: none made
+  const RmaSource* windows = nullptr;     // of bytes and header; null: it has none
   std::shared_ptr<const void> owner;
 };
 

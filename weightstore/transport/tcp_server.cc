@@ -57,6 +57,14 @@ bool IsTile(const ReadRequest& request, const ReadableSlot& slot) {
          request.length == std::min<uint64_t>(kTileBytes, slot.bytes.size() - request.offset);
 }
 
+StatusOr<std::vector<std::byte>> WindowsOf(const ReadableSlot& slot) {
+  if (slot.windows == nullptr) {
+    return FailedPrecondition(
+        "the slot has no windows for one-sided reads: it was taken over from a reader");
+  }
+  return EncodeRmaSource(*slot.windows);
+}
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, const TcpServerOptions& options, SlotReads& reads,
@@ -125,6 +133,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
         co_await SendBytes(request.request_id, facts, error);
         co_return;
       }
+      if (request.kind == RequestKind::kWindows) {
+        auto windows = WindowsOf(*slot);
+        refused = windows.status();
+        if (refused.ok()) {
+          co_await SendBytes(request.request_id, *windows, error);
+          co_return;
+        }
+      } else if (!options_.sends_bytes) {
+        refused = FailedPrecondition(
+            "this host's versions are pulled by RDMA alone (require_rdma of the weight store)");
+      }
+    }
+    if (refused.ok()) {
       const StatusOr<uint64_t> size = CheckRange(request, slot->bytes.size());
       refused = size.status();
       if (refused.ok() && *size > kMaxAnswerBytes) {

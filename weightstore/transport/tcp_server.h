@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host daemon's end of the TCP lane (wire.h): sends ranges of slots to whoever has a valid
-// handle. Every request is checked on its own; nothing that a client sends makes the server read
-// outside of a slot, keep more than kMaxPackedBytes for a connection, or wait for long.
+// handle, and tells where their windows are to who reads those. Every request is checked on its
+// own; nothing that a client sends makes the server read outside of a slot, keep more than
+// kMaxPackedBytes for a connection, or wait for long.
 //
 //   accept -> thread of the connection: read request -> check form, handle, range -> hash
 //          -> handle again -> answer -> sendfile from the memory file -> next request
@@ -27,6 +28,7 @@ struct TcpServerOptions {
   std::string listen = "127.0.0.1:0";  // host:port in digits; port 0 for a free one
   int threads = 2;                     // at least 1
   int max_connections = 256;           // more are closed at once
+  bool sends_bytes = true;             // else it only confirms, and tells where windows are
   // A connection without a valid request for this long is closed.
   std::chrono::milliseconds first_request_timeout{2'000};
   std::chrono::milliseconds idle_timeout{60'000};

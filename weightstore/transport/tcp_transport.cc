@@ -341,6 +341,13 @@ class TcpSlot final : public RemoteSlot {
     return OkStatus();
   }
 
+  StatusOr<RmaSource> FindWindows(SteadyTime deadline) {
+    std::vector<std::byte> bytes(kRmaSourceBytes);
+    std::vector<Ask> asks = {{.request = Request(RequestKind::kWindows), .destination = bytes}};
+    TITAN_RETURN_IF_ERROR(RunAll(std::move(asks), 1, deadline));
+    return ParseRmaSource(bytes);
+  }
+
  private:
   ReadRequest Request(RequestKind kind) const { return {.kind = kind, .handle = grant_.handle()}; }
 
@@ -421,6 +428,10 @@ StatusOr<std::unique_ptr<RemoteSlot>> TcpTransport::Open(const PullGrant& grant,
   auto slot = std::make_unique<TcpSlot>(address_, options_, grant);
   TITAN_RETURN_IF_ERROR(slot->Open(deadline));
   return std::unique_ptr<RemoteSlot>(std::move(slot));
+}
+
+StatusOr<RmaSource> TcpTransport::FindWindows(const PullGrant& grant, SteadyTime deadline) const {
+  return TcpSlot(address_, options_, grant).FindWindows(deadline);
 }
 
 }  // namespace titan::weightstore::lanes

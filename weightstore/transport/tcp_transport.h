@@ -12,6 +12,7 @@
 
 #include "core/base/status.h"
 #include "weightstore/transport/byte_transport.h"
+#include "weightstore/transport/rma_source.h"
 
 namespace titan::weightstore::lanes {
 
@@ -33,6 +34,9 @@ class TcpTransport final : public ByteTransport {
 
   Lane lane() const override { return Lane::kTcp; }
   StatusOr<std::unique_ptr<RemoteSlot>> Open(const PullGrant& grant, SteadyTime deadline) override;
+  // Where the slot is for one-sided reads. Codes of Open, and FailedPrecondition: it has no
+  // windows.
+  StatusOr<RmaSource> FindWindows(const PullGrant& grant, SteadyTime deadline) const;
 
  private:
   TcpTransport(std::string address, const TcpTransportOptions& options)

@@ -109,8 +109,8 @@ StatusOr<ReadRequest> ParseRequest(std::span<const std::byte, kRequestBytes> byt
   request.offset = in.Get<uint64_t>();
   request.length = in.Get<uint64_t>();
   request.num_loops = in.Get<uint16_t>();
-  bool form = kind == static_cast<uint16_t>(RequestKind::kRead) ||
-              kind == static_cast<uint16_t>(RequestKind::kConfirm);
+  bool form = kind >= static_cast<uint16_t>(RequestKind::kRead) &&
+              kind <= static_cast<uint16_t>(RequestKind::kWindows);
   form &= request.num_loops <= kMaxPackLoops;
   form &= in.SkipZeros(6);
   for (size_t i = 0; i < kMaxPackLoops; ++i) {

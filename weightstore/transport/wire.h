@@ -11,9 +11,9 @@
 //     | u64 check
 //
 // kRead: length bytes from offset, or with loops the runs of length bytes that they name, outermost
-// loop first, packed. kConfirm: the answer is SlotFacts. A code other than 0: the bytes are the
-// reason, a 0 byte, the message. check = xxh3-64 of all bytes before it; hash = xxh3-64 of the
-// bytes that follow. Pure functions, any thread.
+// loop first, packed. kConfirm: the answer is SlotFacts. kWindows: an RmaSource (rma_source.h). A
+// code other than 0: the bytes are the reason, a 0 byte, the message. check = xxh3-64 of all bytes
+// before it; hash = xxh3-64 of the bytes that follow. Pure functions, any thread.
 #ifndef TITAN_WEIGHTSTORE_TRANSPORT_WIRE_H_
 #define TITAN_WEIGHTSTORE_TRANSPORT_WIRE_H_
 
@@ -37,7 +37,7 @@ inline constexpr uint16_t kProtocol = 1;
 inline constexpr uint64_t kMaxAnswerBytes = 4 << 20;
 inline constexpr uint64_t kMaxErrorBytes = 1024;
 
-enum class RequestKind : uint16_t { kRead = 1, kConfirm = 2 };
+enum class RequestKind : uint16_t { kRead = 1, kConfirm = 2, kWindows = 3 };
 
 struct ReadRequest {
   RequestKind kind = RequestKind::kRead;

@@ -7,12 +7,15 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "core/transport/rma_probe.h"
 #include "tests/support/rma_host.h"
 
 namespace titan::transport {
@@ -34,13 +37,16 @@ struct Reader {
     EXPECT_TRUE(opened.ok()) << opened.status();
     domain = *std::move(opened);
     peer = *domain->Connect(host.address, kLong);
-    slot = *domain->Allocate(kRmaSlotBytes);
+    slot = *domain->Land(std::span(*memory), memory);
     // Opens the window, which must not happen first when the host is killed (rma.h).
     EXPECT_TRUE(Read(host).ok());
   }
   Status Read(const RmaHost& host, milliseconds deadline = kLong) {
     return peer.Read(host.bytes, 0, slot, 0, kRmaSlotBytes, deadline);
   }
+  // Of this process, as the memory that versions are pulled into.
+  const std::shared_ptr<std::vector<std::byte>> memory =
+      std::make_shared<std::vector<std::byte>>(kRmaSlotBytes);
   std::unique_ptr<RmaDomain> domain;  // ends last
   RmaPeer peer;
   RmaWindow slot;
@@ -161,9 +167,6 @@ TEST(RmaTest, OnlyALaneOfTheNamedKindIsTaken) {
               std::string::npos)
         << rdma.status();
   }
-  std::vector<std::byte> own(4096);
-  EXPECT_EQ(reader.domain->Register(own).status().code(), StatusCode::kFailedPrecondition);
-
   RmaOptions unknown;
   unknown.device = "no_such_adapter:1";
   EXPECT_NE(MessageOf(RmaDomain::Open(unknown).status()).find("no_such_adapter:1"),
@@ -190,6 +193,56 @@ TEST(RmaTest, AThousandWindowsAndConnectionsLeaveNothing) {
     ASSERT_TRUE(peer->Read(host.bytes, 0, *window, 0, 4096, kLong).ok()) << i;
   }
   EXPECT_EQ(descriptors(), before);
+}
+
+TEST(RmaTest, RegisteredBytesAreCountedAndMemoryOutlivesItsWindow) {
+  auto domain = RmaDomain::Open(RmaTestLane());
+  ASSERT_TRUE(domain.ok()) << domain.status();
+  EXPECT_EQ((*domain)->registered_bytes(), 0u);
+  auto memory = std::make_shared<std::vector<std::byte>>(5000);
+  auto landing = (*domain)->Land(std::span(*memory), memory);
+  auto own = (*domain)->Allocate(8192);
+  ASSERT_TRUE(landing.ok() && own.ok()) << landing.status() << own.status();
+  EXPECT_EQ((*domain)->registered_bytes(), 5000u + 8192u);
+  EXPECT_GE(memory.use_count(), 2);
+  *landing = RmaWindow();
+  const auto begin = Clock::now();
+  while ((*domain)->registered_bytes() != 8192 && Clock::now() - begin < kLong) {
+    std::this_thread::yield();
+  }
+  while (memory.use_count() != 1 && Clock::now() - begin < kLong) std::this_thread::yield();
+  EXPECT_EQ((*domain)->registered_bytes(), 8192u);
+  EXPECT_EQ(memory.use_count(), 1);
+}
+
+TEST(RmaProbeTest, SocketsAndSharedMemoryAreNoRdmaDevices) {
+  setenv("UCX_TLS", "self", 1);  // hides nothing from the probe
+  const auto found = FindTransports();
+  unsetenv("UCX_TLS");
+  ASSERT_TRUE(found.ok()) << found.status();
+  const auto has = [](const std::vector<std::string>& names, std::string_view start) {
+    return std::ranges::any_of(names, [&](const auto& name) { return name.starts_with(start); });
+  };
+  for (const char* other : {"tcp/", "posix/"}) {
+    EXPECT_TRUE(has(found->others, other)) << other;
+    EXPECT_FALSE(has(found->rdma, other)) << other;
+  }
+  for (const std::string& name : found->rdma) {
+    EXPECT_TRUE(name.starts_with("rc_") || name.starts_with("dc_")) << name;
+  }
+}
+
+TEST(RmaProbeTest, MemoryThatMayNotBeLockedIsRefusedWithTheNumbers) {
+  EXPECT_TRUE(CheckLockable(4096, "weights", {.bytes = 4096}).ok());
+  EXPECT_TRUE(CheckLockable(4097, "weights", {.bytes = 4096, .unlimited = true}).ok());
+  const Status refused = CheckLockable(4097, "weights", {.bytes = 4096});
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  for (const char* part : {"weights take 4097 bytes", "may lock 4096", "ulimit -l"}) {
+    EXPECT_NE(MessageOf(refused).find(part), std::string::npos) << refused;
+  }
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  EXPECT_EQ(ReadLockLimit().bytes, limit.rlim_cur);
 }
 
 }  // namespace

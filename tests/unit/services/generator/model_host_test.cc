@@ -26,6 +26,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "services/contract/contract.h"
+#include "services/generator/pull_lane.h"
 #include "tests/support/small_model.h"
 #include "tests/support/weightstore_host.h"
 
@@ -561,6 +562,28 @@ TEST_F(PullingModelHostTest, ALostSourceLeavesTheOldVersionServing) {
   EXPECT_EQ(host_->held().size(), 1u);
   EXPECT_TRUE(host_->loading().empty());
   ExpectNoLease();
+}
+
+TEST(PullLaneTest, WhatIsRequiredIsThereOrThereIsNoGenerator) {
+  runtime::Metrics metrics;
+  config::v1::GeneratorConfig config;
+  config.set_weightstore_socket("s");
+  const auto maps = OpenPullLane(config, metrics);
+  ASSERT_TRUE(maps.ok()) << maps.status();
+  EXPECT_EQ(*maps, nullptr);
+  config.clear_weightstore_socket();
+  config.mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
+  const auto test_lane = OpenPullLane(config, metrics);
+  ASSERT_TRUE(test_lane.ok()) << test_lane.status();
+  EXPECT_EQ((*test_lane)->lane(), transport::RmaLane::kShmTest);
+  config.clear_daemon();
+  config.set_require_rdma(true);
+  config.set_rdma_device("no_such_device:1");
+  const Status refused = OpenPullLane(config, metrics).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(MessageOf(refused).find("require_rdma is set, but this machine has no RDMA device"),
+            std::string::npos)
+      << refused;
 }
 
 TEST_F(PullingModelHostTest, StopEndsAPullThatWaits) {

@@ -137,6 +137,13 @@ TEST(SettingsTest, Generator) {
               {"kv_cache_bytes=65535", "is 65535; valid: 65536 to 17592186044416"},
               {"kv_cache_bytes=17592186044417", "is 17592186044417; valid: 65536 to"},
               {"max_queued_groups=0", "is 0; valid: 1 to 1048576"}}));
+  // One that maps pulls nothing.
+  const std::vector<std::string> maps = {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
+                                         "weightstore_address=127.0.0.1:1", "weightstore_socket=s"};
+  const std::string why = "is set, but this generator maps the slots of its host";
+  ExpectWrongs<GeneratorConfig>(maps, {{"require_rdma=true", why},
+                                       {"rdma_device=mlx5_0:1", why},
+                                       {"daemon.debug.shm_test_lane=true", why}});
 }
 
 TEST(SettingsTest, Trainer) {
@@ -163,7 +170,19 @@ TEST(SettingsTest, WeightStore) {
             {"data_plane_address=store:7301", "'store:7301' is not where a reader can connect to"},
             {"data_plane_address=0.0.0.0:7301", "'0.0.0.0:7301' is not where a reader"},
             {"data_plane_address=[::]:7301", "'[::]:7301' is not where a reader"},
+            {"require_rdma=true", "is set; only readers on other machines pull"},
+            {"rdma_device=mlx5_0:1", "is set; only readers on other machines pull"},
+            {"daemon.debug.shm_test_lane=true", "is set; only readers on other machines pull"},
             {"socket_path=" + std::string(108, 's'), "socket path '"}}));
+  const std::string test_lane = "daemon.debug.shm_test_lane=true";
+  ExpectWrongs<WeightStoreConfig>({"daemon.data_folder=d", "data_plane_address=10.0.0.7:7301"},
+                                  {{test_lane, "is set; it is a test seam, refused when"}});
+  ExpectWrongs<WeightStoreConfig>(
+      {"daemon.data_folder=d", "data_plane_address=127.0.0.1:0", "daemon.health_listen=0.0.0.0:0"},
+      {{test_lane, "is a test seam, refused when a listener is not on loopback"}});
+  ExpectWrongs<WeightStoreConfig>(
+      {"daemon.data_folder=d", "data_plane_address=127.0.0.1:0", test_lane},
+      {{"rdma_device=mlx5_0:1", "is set; daemon.debug.shm_test_lane takes the place of"}});
   const auto config = Complete<WeightStoreConfig>({"daemon.data_folder=d"});
   EXPECT_EQ(SocketPathOf(config), "d/ws.sock");
   for (const char* address : {"127.0.0.1:0", "10.0.0.7:7301", "[fd00::1]:7301"}) {
@@ -180,6 +199,9 @@ TEST(SettingsTest, WeightStoreLeader) {
       {"daemon.data_folder=d", "role=leader"},
       With({{"memory_limit_bytes=2000000", "is set; a leader has no slots: set it at its hosts"},
             {"socket_path=s", "is set; a leader has no socket: set it at its hosts"},
+            {"require_rdma=true", "is set; a leader has no slots: set it at its hosts"},
+            {"rdma_device=mlx5_0:1", "is set; a leader has no slots: set it at its hosts"},
+            {"daemon.debug.shm_test_lane=true", "is set; a leader has no slots"},
             {"leader_address=127.0.0.1:1", "is set; this process is the leader"},
             {"host=node-1", "is set; only role host has a name"}}));
 }

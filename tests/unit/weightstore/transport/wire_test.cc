@@ -100,17 +100,5 @@ TEST(WireTest, TilesAreHashedAlikeByAnyNumberOfThreads) {
   EXPECT_TRUE(TileHashes({}, 2).empty());
 }
 
-TEST(LaneTest, ProductionRefusesTestLanesAndWhatIsNotRdma) {
-  EXPECT_TRUE(CheckLane(Lane::kTcp, false, false).ok());
-  EXPECT_TRUE(CheckLane(Lane::kRdma, true, false).ok());
-  for (const Lane lane : {Lane::kTcp, Lane::kMap, Lane::kShmTest}) {
-    const Status status = CheckLane(lane, true, false);
-    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-    EXPECT_NE(MessageOf(status).find(NameOf(lane)), std::string::npos) << status;
-  }
-  EXPECT_FALSE(CheckLane(Lane::kShmTest, false, false).ok());
-  EXPECT_TRUE(CheckLane(Lane::kShmTest, true, true).ok());
-}
-
 }  // namespace
 }  // namespace titan::weightstore::lanes
