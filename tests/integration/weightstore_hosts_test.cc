@@ -421,6 +421,39 @@ TEST_F(HostsTest, WhoComesTooLateWithAVersionIsToldWhy) {
   EXPECT_TRUE(Eventually([&] { return MemoryFiles(host_.process().pid()).size() == 10; }));
 }
 
+TEST_F(HostsTest, AnOfferWaitsForTheNextLeader) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  const Hash128 digest = Publish(*publisher, 0);
+  auto slot = Reader(host_).Acquire("run", 0, false);
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  EXPECT_EQ(leader_.End(SIGKILL), -SIGKILL);
+  StartHost(host_, "h1");  // nobody decides anything yet
+  Status offered;
+  std::atomic<bool> told{false};
+  std::thread reader([&] {
+    offered = slot->Offer(host_.socket_path());
+    told = true;
+  });
+  std::this_thread::sleep_for(milliseconds(100));
+  EXPECT_FALSE(told);
+  StartLeader();
+  reader.join();
+  EXPECT_TRUE(offered.ok()) << offered;
+  EXPECT_EQ(Versions()[0].state(), v1::VERSION_STATE_COMMITTED);
+  ASSERT_TRUE(Renewed(Reader(host_), *slot));
+  EXPECT_EQ(slot->lease().digest, digest);
+
+  // The next leader finds it there as any other version.
+  EXPECT_EQ(leader_.End(SIGKILL), -SIGKILL);
+  StartLeader();
+  ASSERT_TRUE(Becomes(0, v1::VERSION_STATE_COMMITTED));
+  EXPECT_EQ(Versions()[0].holders_size(), 1);
+  EXPECT_TRUE(slot->HeaderUnchanged());
+  EXPECT_FALSE(slot->orphaned());
+}
+
 TEST_F(HostsTest, ReadersKeepTheirVersionsOverKillsOfTheHostAtAnyInstant) {
   auto publisher = Register(host_);
   ASSERT_NE(publisher, nullptr);
