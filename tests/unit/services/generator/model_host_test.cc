@@ -27,7 +27,7 @@
 
 #include "services/contract/contract.h"
 #include "services/generator/pull_lane.h"
-#include "tests/support/small_model.h"
+#include "tests/support/small_run.h"
 #include "tests/support/weightstore_host.h"
 
 namespace titan::services {
@@ -35,6 +35,7 @@ namespace {
 
 namespace asio = boost::asio;
 using generator::VersionKey;
+using test::SmallRun;
 using weightstore::Manifest;
 
 // Lets those who want a lease wait at a gate, or fail; everything else goes through.
@@ -112,71 +113,6 @@ class GatedLeader final : public weightstore::LeaderPort {
   bool open_ = true;
   int failures_ = 0;
   int waiting_ = 0;
-};
-
-test::SmallModelOptions Options(int32_t num_layers) {
-  test::SmallModelOptions options;
-  options.hidden_size = 64;
-  options.intermediate_size = 64;
-  options.vocab_size = 96;
-  options.num_layers = num_layers;
-  options.num_heads = 2;
-  options.num_kv_heads = 1;
-  options.head_dim = 32;
-  options.max_position_embeddings = 128;
-  return options;
-}
-
-// A run of a small model with versions 0..n-1 in a store.
-class SmallRun {
- public:
-  SmallRun(weightstore::testing::Host& host, kernels::Pool& pool, const std::string& run_id,
-           int32_t num_layers, uint64_t num_versions, const std::string& contract = "") {
-    const formats::ModelConfig config = test::SmallModelConfig(Options(num_layers));
-    auto decoder = model::Decoder::Create(config, 0, model::Mode::kF32);
-    EXPECT_TRUE(decoder.ok()) << decoder.status();
-    Manifest manifest;
-    for (const model::Parameter& parameter : (*decoder)->table().parameters()) {
-      weightstore::TensorEntry entry;
-      entry.name = parameter.name;
-      entry.shape = parameter.shape;
-      entry.dtype = weightstore::DType::kF32;
-      if (parameter.layout == model::Layout::kPanels) {
-        entry.layout = weightstore::Layout::kPanels32;
-      }
-      entry.offset = static_cast<uint64_t>(parameter.offset);
-      entry.num_bytes = static_cast<uint64_t>(parameter.bytes);
-      manifest.tensors.push_back(std::move(entry));
-    }
-    manifest.slot_bytes = static_cast<uint64_t>((*decoder)->table().slot_bytes());
-    manifest.model_config_json = formats::ToHfConfigJson(config);
-    manifest.numerics_mode = model::ModeName(model::Mode::kF32);
-    manifest.contract_forward = contract;
-    if (contract.empty()) {
-      manifest.contract_forward = *RunForwardDigest(pool, config, model::Mode::kF32);
-    }
-    manifest.contract_training = "training";
-    auto made = weightstore::Publisher::Register(host.leader(), {.socket_path = host.socket_path(),
-                                                                 .run_id = run_id,
-                                                                 .request_id = run_id,
-                                                                 .manifest = std::move(manifest),
-                                                                 .max_age = 2});
-    EXPECT_TRUE(made.ok()) << made.status();
-    publisher = *std::move(made);
-    for (uint64_t version = 0; version < num_versions; ++version) {
-      const auto begun = publisher->Begin(version, std::chrono::seconds(5));
-      EXPECT_TRUE(begun.ok()) << begun.status();
-      test::FillSmallModelSlot(pool, (*decoder)->table(), version, Options(num_layers),
-                               begun->bytes.data());
-      const auto digest = publisher->Finish();
-      EXPECT_TRUE(digest.ok()) << digest.status();
-      EXPECT_TRUE(publisher->Commit("plan", version).ok());
-      digests.push_back(ToHex(*digest));
-    }
-  }
-
-  std::unique_ptr<weightstore::Publisher> publisher;
-  std::vector<std::string> digests;
 };
 
 class ModelHostTest : public ::testing::Test {
@@ -275,7 +211,7 @@ class ModelHostTest : public ::testing::Test {
 };
 
 TEST_F(ModelHostTest, LoadsServesAndGivesBack) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   EXPECT_EQ(host_->engine().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);  // idempotent
@@ -290,7 +226,7 @@ TEST_F(ModelHostTest, LoadsServesAndGivesBack) {
 }
 
 TEST_F(ModelHostTest, MappedVersionsOutliveTheStoresDaemon) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   ASSERT_EQ(*Load({"run", 0}), run.digests[0]);
   ASSERT_EQ(*Load({"run", 1}), run.digests[1]);
   EXPECT_TRUE(Renew().empty());  // nothing to do
@@ -325,7 +261,7 @@ TEST_F(ModelHostTest, MappedVersionsOutliveTheStoresDaemon) {
 }
 
 TEST_F(ModelHostTest, AVersionOfADeadDaemonThatNobodyNeedsIsNamed) {
-  SmallRun run(store_, pool_, "run", 1, 1);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
   ASSERT_EQ(*Load({"run", 0}), run.digests[0]);
   store_.Stop();
   store_.Start();
@@ -338,7 +274,7 @@ TEST_F(ModelHostTest, AVersionOfADeadDaemonThatNobodyNeedsIsNamed) {
 }
 
 TEST_F(ModelHostTest, WhileAVersionLoads) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   leader_.Close();
   const auto load = Begin(host_->Load({"run", 0}));
   AwaitAtGate(1);
@@ -362,7 +298,7 @@ TEST_F(ModelHostTest, WhileAVersionLoads) {
 }
 
 TEST_F(ModelHostTest, TwoVersionsLoadAtOnceAndAThirdHasNoPlace) {
-  SmallRun run(store_, pool_, "run", 1, 3);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 3);
   leader_.Close();
   const auto first = Begin(host_->Load({"run", 1}));
   const auto second = Begin(host_->Load({"run", 2}));
@@ -378,7 +314,7 @@ TEST_F(ModelHostTest, TwoVersionsLoadAtOnceAndAThirdHasNoPlace) {
 }
 
 TEST_F(ModelHostTest, AFailedLoadLeavesItsPlace) {
-  SmallRun run(store_, pool_, "run", 1, 1);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
   leader_.Fail(1);
   const Status failed = Load({"run", 0}).status();
   EXPECT_EQ(failed.code(), StatusCode::kUnavailable);
@@ -392,7 +328,7 @@ TEST_F(ModelHostTest, AFailedLoadLeavesItsPlace) {
 }
 
 TEST_F(ModelHostTest, StopEndsALoadThatWaits) {
-  SmallRun run(store_, pool_, "run", 1, 1);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
   leader_.Close();
   const auto load = Begin(host_->Load({"run", 0}));
   AwaitAtGate(1);
@@ -407,7 +343,7 @@ TEST_F(ModelHostTest, StopEndsALoadThatWaits) {
 }
 
 TEST_F(ModelHostTest, StopWithHeldVersionsGivesThemBack) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   EXPECT_TRUE(Load({"run", 0}).ok());
   leader_.Close();
   const auto load = Begin(host_->Load({"run", 1}));
@@ -420,8 +356,8 @@ TEST_F(ModelHostTest, StopWithHeldVersionsGivesThemBack) {
 }
 
 TEST_F(ModelHostTest, AnotherModelComesOnceNothingIsHeld) {
-  SmallRun one(store_, pool_, "one", 1, 1);
-  SmallRun two(store_, pool_, "two", 2, 1);
+  SmallRun one(store_.leader(), store_.socket_path(), pool_, "one", 1, 1);
+  SmallRun two(store_.leader(), store_.socket_path(), pool_, "two", 2, 1);
   EXPECT_EQ(*Load({"one", 0}), one.digests[0]);
   const Status refused = Load({"two", 0}).status();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
@@ -434,8 +370,8 @@ TEST_F(ModelHostTest, AnotherModelComesOnceNothingIsHeld) {
 }
 
 TEST_F(ModelHostTest, TwoModelsAtOnceAreNotMixed) {
-  SmallRun one(store_, pool_, "one", 1, 1);
-  SmallRun two(store_, pool_, "two", 2, 1);
+  SmallRun one(store_.leader(), store_.socket_path(), pool_, "one", 1, 1);
+  SmallRun two(store_.leader(), store_.socket_path(), pool_, "two", 2, 1);
   leader_.Close();
   const auto first = Begin(host_->Load({"one", 0}));
   const auto second = Begin(host_->Load({"two", 0}));
@@ -453,8 +389,9 @@ TEST_F(ModelHostTest, TwoModelsAtOnceAreNotMixed) {
 }
 
 TEST_F(ModelHostTest, AnotherContractIsRefusedAndTheNextRunServed) {
-  SmallRun foreign(store_, pool_, "foreign", 1, 1, "0123456789abcdef");
-  SmallRun run(store_, pool_, "run", 1, 1);
+  SmallRun foreign(store_.leader(), store_.socket_path(), pool_, "foreign", 1, 1,
+                   "0123456789abcdef");
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
   const Status refused = Load({"foreign", 0}).status();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(MessageOf(refused).find("0123456789abcdef"), std::string::npos) << refused;
@@ -507,7 +444,7 @@ class PullingModelHostTest : public ModelHostTest {
 };
 
 TEST_F(PullingModelHostTest, GeneratesWhatOneThatMapsDoes) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   config::v1::GeneratorConfig mapping = config_;
   mapping.set_weightstore_socket(store_.socket_path());
   ModelHost other(mapping, leader_, context_);
@@ -539,7 +476,7 @@ TEST_F(PullingModelHostTest, GeneratesWhatOneThatMapsDoes) {
 }
 
 TEST_F(PullingModelHostTest, AVersionThatTheStoreTakesBackServesOn) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
   const auto before = Generate(*host_, {"run", 0});
   EXPECT_TRUE(store_.leader().FenceReaders("run", 0).ok());
@@ -550,7 +487,7 @@ TEST_F(PullingModelHostTest, AVersionThatTheStoreTakesBackServesOn) {
 }
 
 TEST_F(PullingModelHostTest, ALostSourceLeavesTheOldVersionServing) {
-  SmallRun run(store_, pool_, "run", 1, 2);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 2);
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
   store_.StopDataPlane();
   const auto start = std::chrono::steady_clock::now();
@@ -587,7 +524,7 @@ TEST(PullLaneTest, WhatIsRequiredIsThereOrThereIsNoGenerator) {
 }
 
 TEST_F(PullingModelHostTest, StopEndsAPullThatWaits) {
-  SmallRun run(store_, pool_, "run", 1, 1);
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
   leader_.Close();
   const auto load = Begin(host_->Load({"run", 0}));
   AwaitAtGate(1);
