@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -45,6 +46,10 @@ const char kTestLane[] = R"(, "debug": {"shm_test_lane": true})";
 int NumDescriptors(const std::string& pid) {
   const std::filesystem::directory_iterator all("/proc/" + pid + "/fd");
   return static_cast<int>(std::distance(begin(all), end(all)));
+}
+int NumMaps(const std::string& pid) {
+  std::ifstream maps("/proc/" + pid + "/maps");
+  return static_cast<int>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
 }
 uint64_t ResidentPages(const std::string& pid) {
   uint64_t size = 0, resident = 0;
@@ -255,7 +260,7 @@ TEST_F(RmaLaneTest, AThousandVersionsLeaveNothing) {
   const Subscriber reader = Reader(*puller_);
   const std::string self = "self";
   const int rounds = titan::testing::Rounds(1'000, 100);
-  int store_files = 0, own_files = 0;
+  int store_files = 0, own_files = 0, store_maps = 0, own_maps = 0;
   uint64_t store_pages = 0, own_pages = 0;
   for (int i = 0; i < rounds; ++i) {
     Publish(**publisher, static_cast<uint64_t>(i));
@@ -265,6 +270,8 @@ TEST_F(RmaLaneTest, AThousandVersionsLeaveNothing) {
     if (i != rounds / 5) continue;
     store_files = NumDescriptors(Pid());
     own_files = NumDescriptors(self);
+    store_maps = NumMaps(Pid());
+    own_maps = NumMaps(self);
     store_pages = ResidentPages(Pid());
     own_pages = ResidentPages(self);
   }
@@ -275,6 +282,8 @@ TEST_F(RmaLaneTest, AThousandVersionsLeaveNothing) {
   // Connections that are being closed come and go; a leak would be hundreds.
   EXPECT_LT(NumDescriptors(Pid()), store_files + 20);
   EXPECT_LT(NumDescriptors(self), own_files + 20);
+  EXPECT_LT(NumMaps(Pid()), store_maps + 40);
+  EXPECT_LT(NumMaps(self), own_maps + 40);
   // 4 KiB each: 16 MiB is what RocksDB's tables and gRPC's arenas may still grow by; a version that
   // stays takes 9 pages a time.
   EXPECT_LT(ResidentPages(Pid()), store_pages + 4096);
