@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -94,15 +95,6 @@ struct Block {
   }
 };
 
-// How many of the panels [p0, p1) are computed together with the one so many panels after them: two
-// streams that each go on from panel to panel.
-template <typename W, typename A>
-int64_t PairsOf(const internal::WeightTile<W, A>& tile, const Product<W>& product, int64_t p0,
-                int64_t p1) {
-  if (product.rows->m > tile.pair_rows) return 0;
-  return std::max<int64_t>(0, std::min(p1, product.n / kPanelColumns) - p0) / 2;
-}
-
 // out[rows][columns] (stride ldo) = addend (likewise) + in[rows][32].
 void AddRows(const float* in, int64_t rows, int columns, const float* addend, float* out,
              int64_t ldo) {
@@ -123,19 +115,25 @@ void FetchOutput(const internal::TileOutput& to, int rows) {
   }
 }
 
+// Where the tile of panel p from row `row` on goes; `padded` is for the bias of a last panel.
+template <typename W>
+internal::TileOutput OutputOf(const Product<W>& product, int64_t p, int64_t row, float* padded) {
+  const int columns = ColumnsOf(p, product.n);
+  const int64_t at = row * product.ldo + p * kPanelColumns;
+  return {BiasOf(product.bias, p, columns, padded),
+          product.addend == nullptr ? nullptr : product.addend + at, product.out + at, product.ldo,
+          columns};
+}
+
 // The block x panels [p0, p1) of the product, each chain in one go.
 template <typename W, typename A>
 void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
                  const Product<W>& product, int64_t p0, int64_t p1) {
   float padded[kPanelColumns];
   const int64_t k = product.k(), panel_elements = kPanelColumns * PanelDepth(kElementOf<W>, k);
-  const int64_t pairs = PairsOf(tile, product, p0, p1);
   for (int64_t p = p0; p < p1; ++p) {
-    const int columns = ColumnsOf(p, product.n);
-    const float* bias = BiasOf(product.bias, p, columns, padded);
     const W* panel = product.panel(p);
     for (int64_t t = block.t0; t < block.t1; ++t) {
-      const int64_t at = block.tiles.begin(t) * product.ldo + p * kPanelColumns;
       const int rows = block.tiles.rows(t);
       auto ahead = internal::AheadOf(panel, panel_elements, t - block.t0, block.t1 - block.t0);
       if (block.unpacked != nullptr && p == p0) {
@@ -145,18 +143,10 @@ void ShortChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
                                  panel_elements * static_cast<int64_t>(sizeof(W)));
         }
       }
-      const internal::TileOutput to = {bias,
-                                       product.addend == nullptr ? nullptr : product.addend + at,
-                                       product.out + at, product.ldo, columns};
+      const internal::TileOutput to = OutputOf(product, p, block.tiles.begin(t), padded);
       FetchOutput(to, rows);
-      if (p < p0 + pairs) {
-        FetchOutput(to + pairs, rows);
-        tile.pair(rows, block.tile(t, k), panel, pairs, k, product.leaves, to);
-      } else {
-        tile.output(rows, block.tile(t, k), panel, k, product.leaves, to, ahead);
-      }
+      tile.output(rows, block.tile(t, k), panel, k, product.leaves, to, ahead);
     }
-    if (p + 1 == p0 + pairs) p += pairs;
   }
 }
 
@@ -213,8 +203,7 @@ void LongChains(const internal::WeightTile<W, A>& tile, const Block<A>& block,
 // How a call's work is cut: blocks of rows, which are whole tiles, times groups of panels. A task
 // is one of each.
 struct Cut {
-  Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads,
-      int64_t groups_per_thread)
+  Cut(int64_t m, int max_rows, int64_t block_rows, int64_t panels, int threads)
       : tiles(m, max_rows), panels(panels) {
     const int64_t block_tiles = std::max<int64_t>(1, block_rows / max_rows);
     blocks = (tiles.count() + block_tiles - 1) / block_tiles;
@@ -231,7 +220,7 @@ struct Cut {
       blocks = (blocks + threads - 1) / threads * threads;
       if (threads > 1) groups = panels;
     } else {
-      groups = std::min(panels, (threads * groups_per_thread + blocks - 1) / blocks);
+      groups = std::min(panels, (threads * kGroupsPerThread + blocks - 1) / blocks);
     }
     tiles = RowTiles(m, max_rows, blocks);
     blocks = std::min(blocks, tiles.count());
@@ -246,19 +235,14 @@ struct Cut {
   static constexpr int64_t kBlocksPerThread = 2;
   // Columns for each row from which a product is wide.
   static constexpr int64_t kWideColumns = 16;
+  // The second group evens out what the first ones took.
+  static constexpr int64_t kGroupsPerThread = 2;
 
   RowTiles tiles;
   int64_t blocks;
   int64_t panels;
   int64_t groups = 1;
 };
-
-// Groups of panels a thread: the second evens out what the first ones took. Where the time is that
-// of reading the panels one group is faster, for the first lines of each come late.
-template <typename W, typename A>
-int64_t GroupsPerThread(const internal::WeightTile<W, A>& tile, int64_t m) {
-  return m <= tile.pair_rows ? 1 : 2;
-}
 
 // A number for each call of whatever types, which tells its packed rows from another call's.
 uint64_t NextCall() {
@@ -286,10 +270,6 @@ class BlockRows {
     if (rows_[index_] != rows) {
       at_ += (tiles_.begin(t1_) - tiles_.begin(t0_)) * internal::RowDepth<A>(rows_[index_]->k);
       ++index_;
-    }
-    if constexpr (std::is_same_v<A, float>) {
-      const bool as_it_lies = rows->m == 1 && rows->inputs == Inputs::kF32;
-      if (as_it_lies) return {tiles_, t0_, t1_, rows->x, nullptr};
     }
     return {tiles_, t0_, t1_, at_, packed_.done[index_] ? nullptr : at_};
   }
@@ -333,7 +313,7 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
                                           : blocking.long_chain_rows);
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
-  const Cut cut(m, max_rows, block_rows, panel_count, pool.size(), GroupsPerThread(tile, m));
+  const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
   const auto task_of = [&](int64_t task) {
     const int64_t index = task / cut.groups;
     const int64_t group = task % cut.groups;
@@ -361,6 +341,118 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
     pool.Run(static_cast<int>(cut.blocks * cut.groups), task_of);
   }
 }
+
+// The rows once they are made into x.
+LinearRows Made(LinearRows rows, Pool& pool, float* x) {
+  rows.made->make(pool, x);
+  rows.x = x;
+  rows.ldx = rows.k;
+  rows.made = nullptr;
+  return rows;
+}
+
+// Products of so few rows that memory decides how long they take (WeightTile::pair_rows). Each
+// thread streams through a share of the panels, two at a time, and at the end helps another.
+template <typename W, typename A>
+class FewRows {
+ public:
+  FewRows(const internal::WeightTile<W, A>& tile, const LinearRows& rows,
+          std::span<const Product<W>> products, int64_t panels, int threads)
+      : tile_(tile), rows_(rows) {
+    runs_.reserve(2 * (products.size() + static_cast<size_t>(threads)));
+    starts_.reserve(static_cast<size_t>(threads) + 1);
+    int64_t unit = 0;
+    for (int64_t t = 0; t < threads; ++t) {
+      const int64_t first = (panels * t + threads - 1) / threads;
+      const int64_t last = (panels * (t + 1) + threads - 1) / threads;
+      starts_.push_back(unit);
+      // The pairs of all products, then their other panels; of the last pair too, so that less is
+      // left to wait for.
+      for (const bool pairs : {true, false}) {
+        for (const Product<W>& product : products) {
+          const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
+          const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
+          if (p0 >= p1) continue;
+          const int64_t full = std::min(p1, product.n / kPanelColumns) - p0;
+          const bool ends_share = last <= product.first_panel + PanelCount(product.n);
+          const int64_t paired =
+              std::max<int64_t>(0, full / 2 - (ends_share && threads > 1 ? 1 : 0));
+          const int64_t count = pairs ? paired : p1 - p0 - 2 * paired;
+          if (count == 0) continue;
+          runs_.push_back({unit, &product, pairs ? p0 : p0 + 2 * paired, pairs ? paired : 0});
+          unit += count;
+        }
+      }
+    }
+    starts_.push_back(unit);
+    shares_.emplace(starts_);
+  }
+
+  void Work(int share) {
+    int64_t unit = shares_->Next(share);
+    if (unit < 0) return;
+    Fetch(unit);
+    const A* packed = Packed();
+    for (; unit >= 0; unit = shares_->Next(share)) Multiply(unit, packed);
+  }
+
+ private:
+  // Units from `unit` on: panels of a product one after the other, each with the one `apart` after
+  // it if that is not 0.
+  struct Run {
+    int64_t unit;
+    const Product<W>* product;
+    int64_t panel;
+    int64_t apart;
+  };
+
+  const Run& RunOf(int64_t unit) const {
+    size_t i = runs_.size() - 1;
+    while (runs_[i].unit > unit) --i;
+    return runs_[i];
+  }
+  void Fetch(int64_t unit) const {
+    const Run& run = RunOf(unit);
+    const int64_t p = run.panel + (unit - run.unit);
+    internal::FetchFirst(run.product->panel(p));
+    if (run.apart > 0) internal::FetchFirst(run.product->panel(p + run.apart));
+  }
+  const A* Packed() const {
+    const LinearRows from =
+        rows_.made == nullptr
+            ? rows_
+            : Made(rows_, Pool::OfThisThread(), ScratchFloats(Scratch::kMade, rows_.m * rows_.k));
+    if constexpr (std::is_same_v<A, float>) {
+      if (from.m == 1 && from.inputs == Inputs::kF32) return from.x;
+    }
+    A* packed = internal::ScratchRows<A>(from.m * internal::RowDepth<A>(from.k));
+    internal::PackRowsAs(from.inputs, from.x, from.ldx, static_cast<int>(from.m), from.k, packed);
+    return packed;
+  }
+  void Multiply(int64_t unit, const A* packed) const {
+    const Run& run = RunOf(unit);
+    const Product<W>& product = *run.product;
+    const int64_t p = run.panel + (unit - run.unit), k = product.k();
+    const int rows = static_cast<int>(rows_.m);
+    float padded[kPanelColumns];
+    const W* panel = product.panel(p);
+    const internal::TileOutput to = OutputOf(product, p, 0, padded);
+    FetchOutput(to, rows);
+    if (run.apart == 0) {
+      tile_.output(rows, packed, panel, k, product.leaves, to,
+                   internal::AheadOf(panel, kPanelColumns * PanelDepth(kElementOf<W>, k), 0, 1));
+      return;
+    }
+    FetchOutput(to + run.apart, rows);
+    tile_.pair(rows, packed, panel, run.apart, k, product.leaves, to);
+  }
+
+  const internal::WeightTile<W, A>& tile_;
+  const LinearRows& rows_;
+  std::vector<Run> runs_;
+  std::vector<int64_t> starts_;  // of the shares' units, and their end
+  std::optional<internal::Shares> shares_;
+};
 
 void CheckProduct(int64_t k, int leaves, Element element) {
   TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
@@ -393,16 +485,21 @@ void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> ma
   internal::VisitTile(
       matrices[0].panels, rows.inputs,
       [&]<typename W, typename A>(const internal::WeightTile<W, A>& tile, const W*) {
+        const bool few = rows.m <= tile.pair_rows;
+        const LinearRows shared =
+            few || rows.made == nullptr ? rows : Made(rows, pool, rows.made->x);
         std::vector<Product<W>> products;
         products.reserve(matrices.size());
         int64_t panels = 0;
         for (const LinearMatrix& matrix : matrices) {
-          products.push_back({&rows, static_cast<const W*>(matrix.panels.data()), matrix.n,
+          products.push_back({&shared, static_cast<const W*>(matrix.panels.data()), matrix.n,
                               LeavesOf(rows.m, rows.k, matrix.leaves), matrix.bias, matrix.addend,
                               matrix.out, matrix.ldo, panels});
           panels += PanelCount(matrix.n);
         }
-        Multiply<W, A>(pool, tile, products, panels);
+        if (!few) return Multiply<W, A>(pool, tile, products, panels);
+        FewRows<W, A> work(tile, shared, products, panels, pool.size());
+        pool.Run(pool.size(), [&](int task) { work.Work(task); });
       });
 }
 

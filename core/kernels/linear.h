@@ -27,6 +27,14 @@
 
 namespace titan::kernels {
 
+// Rows that are made of others (by a norm, a gate) when a product needs them: make(pool, x) writes
+// x[m][k], on the pool given. A few rows are made by every thread for itself, at the same time, so
+// that threads meet once less and no row goes from one core to another; more are made into `x`.
+struct MadeRows {
+  FunctionRef<void(Pool& pool, float* x)> make;  // what it reads is no output of the product
+  float* x = nullptr;
+};
+
 // Rows x[m][k] (stride ldx >= k) and how they enter a product. m may be 0. With Inputs::kBf16 they
 // are rounded first.
 struct LinearRows {
@@ -35,6 +43,7 @@ struct LinearRows {
   int64_t m = 0;
   int64_t k = 0;
   Inputs inputs = Inputs::kF32;
+  const MadeRows* made = nullptr;  // in place of x
 };
 
 // A weight matrix w[n][k] that rows are multiplied with, and where the product goes.

@@ -53,6 +53,11 @@ Pool::~Pool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+Pool& Pool::OfThisThread() {
+  static thread_local Pool alone(1);
+  return alone;
+}
+
 void Pool::Run(int num_tasks, FunctionRef<void(int task)> body) {
   TITAN_CHECK(!busy_.exchange(true));
   const NumericThread environment;

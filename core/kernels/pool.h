@@ -50,6 +50,9 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  // The calling thread's own pool of one, for a task that calls functions that take a pool.
+  static Pool& OfThisThread();
+
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Calls body(0) .. body(num_tasks - 1), each once, from up to size() threads, in no defined

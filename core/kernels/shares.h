@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "core/kernels/pool.h"
 
@@ -25,6 +26,15 @@ class Shares {
     for (int s = 0; s < shares; ++s) {
       left_[static_cast<size_t>(s)].range.store(Range(tasks * s / shares, tasks * (s + 1) / shares),
                                                 std::memory_order_relaxed);
+    }
+  }
+
+  // Shares [starts[s], starts[s + 1]).
+  explicit Shares(std::span<const int64_t> starts)
+      : count_(static_cast<int>(starts.size()) - 1),
+        left_(std::make_unique<Left[]>(starts.size() - 1)) {
+    for (size_t s = 0; s + 1 < starts.size(); ++s) {
+      left_[s].range.store(Range(starts[s], starts[s + 1]), std::memory_order_relaxed);
     }
   }
 

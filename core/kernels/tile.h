@@ -112,6 +112,13 @@ inline void FetchStream(const void* at) {
   _mm_prefetch(line + Ahead::kStep / 2, _MM_HINT_T1);
 }
 
+// The first lines of a panel that such a tile reads next.
+inline void FetchFirst(const void* panel) {
+  constexpr int64_t kBytes = 2048;
+  const char* first = static_cast<const char*>(panel);
+  for (int64_t i = 0; i < kBytes; i += Ahead::kStep / 2) _mm_prefetch(first + i, _MM_HINT_T1);
+}
+
 // Where the products of a tile go: out[rows][columns] (stride ld) = addend + (product + bias).
 struct TileOutput {
   const float* bias = nullptr;    // [32] or null
@@ -190,6 +197,7 @@ const float* AsFloats(const BFloat16* panel, int64_t k0, int64_t count, float* b
 // names.
 enum class Scratch {
   kRows,
+  kMade,
   kPanel,
   kPartial,
   kLogits,

@@ -346,22 +346,43 @@ void EmbedTokens(const DecoderContext& context, const Weights& weights, const Fo
   }
 }
 
+namespace {
+
+// The norm of x times the projections, which share it. A norm whose statistics are kept is made
+// once.
+void ProjectNormed(const DecoderContext& context, const float* x, int64_t rows, const float* gain,
+                   float* inverse_rms, std::span<const Projection> projections) {
+  float* normed = context.workspace.hidden_a;
+  const auto norm = [&](kernels::Pool& pool, float* out) {
+    kernels::RmsNorm(pool, x, rows, context.decoder.hidden(), gain,
+                     context.decoder.config().rms_norm_eps, out, inverse_rms,
+                     {.kind = context.decoder.norm_kind()});
+  };
+  if (inverse_rms != nullptr) {
+    norm(context.pool, normed);
+    return Project(context, normed, rows, projections);
+  }
+  Project(context, kernels::MadeRows{norm, normed}, rows, projections);
+}
+
+}  // namespace
+
 void FeedForwardInputs(const DecoderContext& context, const Weights& weights, int layer,
                        int64_t rows, const float* middle, float* middle_inverse_rms,
                        float* router_logits, float* gate, float* up) {
   const kernels::NumericThread numeric;
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = context.decoder.table().layers()[static_cast<size_t>(layer)];
-  float* normed = context.workspace.hidden_a;
-  kernels::RmsNorm(context.pool, middle, rows, context.decoder.hidden(), w.post_norm,
-                   context.decoder.config().rms_norm_eps, normed, middle_inverse_rms,
-                   {.kind = context.decoder.norm_kind()});
   if (!p.experts.empty()) {
+    float* normed = context.workspace.hidden_a;
+    kernels::RmsNorm(context.pool, middle, rows, context.decoder.hidden(), w.post_norm,
+                     context.decoder.config().rms_norm_eps, normed, middle_inverse_rms,
+                     {.kind = context.decoder.norm_kind()});
     return ExpertsInputs(context, w, p, normed, rows, router_logits, gate, up);
   }
   const Projection projections[] = {{p.gate, w.gate, w.gate_bias, gate},
                                     {p.up, w.up, w.up_bias, up}};
-  Project(context, normed, rows, projections);
+  ProjectNormed(context, middle, rows, w.post_norm, middle_inverse_rms, projections);
 }
 
 void BlockForward(const DecoderContext& context, const Weights& weights, int layer,
@@ -391,15 +412,12 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   float* gate = or_scratch(kept.gate, workspace.gate);
   float* up = or_scratch(kept.up, workspace.up);
   float* middle = or_scratch(kept.middle, x);
-  float* normed = workspace.hidden_a;
   float* branch = workspace.hidden_b;
 
   if (kept.input != nullptr) std::memcpy(kept.input, x, x_bytes);
-  kernels::RmsNorm(pool, x, rows, decoder.hidden(), w.input_norm, eps, normed,
-                   kept.input_inverse_rms, {.kind = kind});
   const Projection heads[] = {
       {p.q, w.q, w.q_bias, query}, {p.k, w.k, w.k_bias, key}, {p.v, w.v, w.v_bias, value}};
-  Project(context, normed, rows, heads);
+  ProjectNormed(context, x, rows, w.input_norm, kept.input_inverse_rms, heads);
   if (decoder.config().qk_norm) {
     // Kept as projected; BlockBackward makes what attention reads again.
     kernels::RmsNorm(pool, query, rows, shape.head_dim, w.q_norm, eps, workspace.query_a, nullptr,
@@ -435,13 +453,16 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
     kernels::Add(pool, rows * decoder.hidden(), middle, branch, x);
     return;
   }
-  GateForward(decoder, pool, rows * decoder.intermediate(), gate, up, workspace.activation);
+  const auto activate = [&](kernels::Pool& of, float* out) {
+    GateForward(decoder, of, rows * decoder.intermediate(), gate, up, out);
+  };
+  const kernels::MadeRows activation = {activate, workspace.activation};
   if (w.mlp_norm == nullptr) {
     const Projection output = {p.down, w.down, w.down_bias, x, middle};
-    return Project(context, workspace.activation, rows, {&output, 1});
+    return Project(context, activation, rows, {&output, 1});
   }
   const Projection output = {p.down, w.down, w.down_bias, branch};
-  Project(context, workspace.activation, rows, {&output, 1});
+  Project(context, activation, rows, {&output, 1});
   if (kept.mlp_branch != nullptr) std::memcpy(kept.mlp_branch, branch, x_bytes);
   kernels::RmsNorm(pool, branch, rows, decoder.hidden(), w.mlp_norm, eps, branch,
                    kept.mlp_branch_inverse_rms, {.kind = kind});

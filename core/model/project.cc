@@ -18,9 +18,10 @@ void GatherOutputs(const DecoderContext& context, const Parameter& p, int64_t ro
                                 p.rows(), out);
 }
 
-void Project(const DecoderContext& context, const float* x, int64_t rows,
-             std::span<const Projection> projections) {
-  kernels::LinearRows shared = {.x = x, .m = rows};
+namespace {
+
+void ProjectRows(const DecoderContext& context, kernels::LinearRows shared,
+                 std::span<const Projection> projections) {
   std::vector<kernels::LinearMatrix> matrices;
   matrices.reserve(projections.size());
   for (const Projection& projection : projections) {
@@ -40,8 +41,21 @@ void Project(const DecoderContext& context, const float* x, int64_t rows,
   }
   if (!matrices.empty()) kernels::Linear(context.pool, shared, matrices);
   for (const Projection& projection : projections) {
-    GatherOutputs(context, context.decoder.table().at(projection.parameter), rows, projection.out);
+    GatherOutputs(context, context.decoder.table().at(projection.parameter), shared.m,
+                  projection.out);
   }
+}
+
+}  // namespace
+
+void Project(const DecoderContext& context, const float* x, int64_t rows,
+             std::span<const Projection> projections) {
+  ProjectRows(context, {.x = x, .m = rows}, projections);
+}
+
+void Project(const DecoderContext& context, const kernels::MadeRows& x, int64_t rows,
+             std::span<const Projection> projections) {
+  ProjectRows(context, {.m = rows, .made = &x}, projections);
 }
 
 void ProjectWeightGradient(const DecoderContext& context, const float* x,

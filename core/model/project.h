@@ -11,6 +11,7 @@
 #include <span>
 
 #include "core/kernels/head.h"
+#include "core/kernels/linear.h"
 #include "core/model/decoder.h"
 
 namespace titan::model {
@@ -26,6 +27,8 @@ struct Projection {
 
 // x [rows][columns(weight)] times all the projections, which share it.
 void Project(const DecoderContext& context, const float* x, int64_t rows,
+             std::span<const Projection> projections);
+void Project(const DecoderContext& context, const kernels::MadeRows& x, int64_t rows,
              std::span<const Projection> projections);
 
 // The columns of out [rows][rows(weight)] that each tensor-parallel rank computed, to all of them;

@@ -118,6 +118,27 @@ TEST_P(LinearTest, EqualsTheReferenceForFewRowsOfManyPanels) {
   }
 }
 
+// Few or many, and on whatever threads they are made; no thread reads another's.
+TEST_P(LinearTest, MadeRowsGiveTheBitsOfRowsThatLieThere) {
+  for (int64_t m = 1; m <= 6; ++m) {
+    const Problem p(m, 300, 72, 500 + static_cast<uint64_t>(m));
+    const std::vector<float> wanted = Reference(p, 2, true);
+    for (const int threads : {1, 2, 5}) {
+      Pool pool(threads);
+      std::vector<float> x(static_cast<size_t>(m * p.k));
+      const auto make = [&](Pool& of, float* to) {
+        of.Run(static_cast<int>(m),
+               [&](int row) { std::copy_n(p.x() + row * p.ldx, p.k, to + row * p.k); });
+      };
+      const MadeRows made = {make, x.data()};
+      std::vector<float> got(static_cast<size_t>(m * p.n));
+      Linear(pool, {.m = m, .k = p.k, .made = &made},
+             {p.panels(), p.n, 2, p.bias.data(), got.data(), p.n});
+      EXPECT_TRUE(SameBits(got.data(), wanted.data(), m * p.n)) << m << " rows, " << threads;
+    }
+  }
+}
+
 TEST_P(LinearTest, EqualsTheReferenceForOddSizesEveryLeafCountAndThreadCount) {
   TestRandom random(7);
   for (int round = 0; round < 48; ++round) {

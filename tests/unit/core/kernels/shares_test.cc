@@ -16,6 +16,14 @@ TEST(SharesTest, AnOwnerGoesThroughItsShareInOrderAndThenTakesTheLastTasksOfOthe
   for (int share = 0; share < 3; ++share) EXPECT_EQ(shares.Next(share), -1);
 }
 
+TEST(SharesTest, SharesMayBeOfAnySize) {
+  const int64_t starts[] = {0, 1, 1, 4};
+  Shares shares(starts);
+  std::vector<int64_t> taken;
+  for (const int share : {1, 2, 0, 2, 0}) taken.push_back(shares.Next(share));
+  EXPECT_EQ(taken, (std::vector<int64_t>{3, 1, 0, 2, -1}));
+}
+
 TEST(SharesTest, EveryTaskRunsOnceWhoeverTakesIt) {
   for (int threads = 1; threads <= 4; ++threads) {
     Pool pool(threads);
