@@ -136,6 +136,20 @@ Status BlobFiles::ReadWhole(const Hash128& digest, std::span<std::byte> out) con
   return DataLoss("'" + path + "' is damaged: its bytes have digest " + ToHex(found));
 }
 
+bool BlobFiles::VisitWhole(const Hash128& digest, uint64_t num_bytes,
+                           const std::function<void(std::span<const std::byte>)>& visit) const {
+  const StatusOr<uint64_t> size = SizeOf(digest);
+  if (!size.ok() || *size != num_bytes || num_bytes == 0) return false;
+  const UniqueFd fd(::open(PathOf(digest).c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return false;
+  void* data = ::mmap(nullptr, num_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return false;
+  const MappedMemory map(data, num_bytes);
+  if (Hash128Of(map.data(), map.size(), 0) != digest) return false;
+  visit({map.data(), map.size()});
+  return true;
+}
+
 StatusOr<uint64_t> BlobFiles::SizeOf(const Hash128& digest) const {
   std::error_code error;
   const uint64_t size = fs::file_size(PathOf(digest), error);

@@ -63,6 +63,10 @@ class BlobFiles {
   // The whole blob, compared with its name. DataLoss, naming the file: it has another size than
   // `out` or other bytes. NotFound names the blob.
   Status ReadWhole(const Hash128& digest, std::span<std::byte> out) const;
+  // Shows the bytes of a blob, as they can be read, if it is there with that size and they are
+  // those of its name; else false.
+  bool VisitWhole(const Hash128& digest, uint64_t num_bytes,
+                  const std::function<void(std::span<const std::byte>)>& visit) const;
   // NotFound: no such blob.
   StatusOr<uint64_t> SizeOf(const Hash128& digest) const;
   // OK also when there is none.

@@ -25,6 +25,19 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+Status CheckRange(const SlotMemory& memory, uint64_t offset, uint64_t num_bytes) {
+  if (offset <= memory.num_bytes() && num_bytes <= memory.num_bytes() - offset) return OkStatus();
+  return InvalidArgument("offset: " + std::to_string(num_bytes) + " bytes from " +
+                         std::to_string(offset) + " end outside of the slot");
+}
+
+// A manifest that does not come from the slot's run.
+Status CheckFits(const Manifest& manifest, const SlotMemory& memory) {
+  if (manifest.slot_bytes <= memory.num_bytes()) return OkStatus();
+  return InvalidArgument("manifest.slot_bytes: is " + std::to_string(manifest.slot_bytes) +
+                         ", the slot has " + std::to_string(memory.num_bytes()) + " bytes");
+}
+
 Status StaleGrant(uint64_t grant) {
   return Aborted("grant " + std::to_string(grant) + " opens no slot: it is stale");
 }
@@ -68,6 +81,7 @@ void Host::Send(std::vector<HostCommand> commands) {
 }
 
 void Host::Do(const MakeSlot& command) {
+  if (slots_.contains(command.slot_id)) return;  // a leader that names two slots alike
   Slot& slot = slots_[command.slot_id];
   slot.run_id = command.run_id;
   slot.num_bytes = command.num_bytes;
@@ -88,6 +102,14 @@ SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::W
     if (slot != slots_.end()) adoption = slot->second.adoption;
   }
   if (adoption != nullptr) return Adopt(request, *adoption);
+  // Of what is adopted the leader has thought.
+  const uint64_t used = Stats().slot_bytes;
+  const uint64_t limit = options_.memory_limit_bytes;
+  if (used > limit || request.num_bytes > limit - used) {
+    return ResourceExhausted("a slot of " + std::to_string(request.num_bytes) + " bytes beside " +
+                             std::to_string(used) + " is more than memory_limit_bytes, which is " +
+                             std::to_string(limit));
+  }
   if (options_.make_slot) return options_.make_slot(request, wanted);
   return SlotMemory::Create(request.slot_id, request.num_bytes, request.writer, wanted,
                             options_.rma);
@@ -206,6 +228,7 @@ StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
     }
     memory = slot->memory;
   }
+  TITAN_RETURN_IF_ERROR(CheckFits(*manifest, *memory));
   const Stopwatch watch;
   const Hash128 read = Verify(*memory, *manifest, slot_id, grant);
   std::lock_guard lock(mutex_);
@@ -215,8 +238,9 @@ StatusOr<Hash128> Host::HashWritten(uint64_t slot_id, uint64_t grant,
 
 StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t to_grant,
                                  std::shared_ptr<const Manifest> manifest) {
-  TITAN_ASSIGN_OR_RETURN(const SlotView from, ViewSlot(from_slot));
+  TITAN_ASSIGN_OR_RETURN(const SlotView from, ViewSlot(from_slot, 0, manifest->slot_bytes));
   TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(to_slot, to_grant));
+  TITAN_RETURN_IF_ERROR(CheckFits(*manifest, *to));
   const Stopwatch watch;
   std::memcpy(to->writable_bytes().data(), from.bytes.data(), manifest->slot_bytes);
   const Hash128 copied = Verify(*to, *manifest, to_slot, to_grant);
@@ -228,6 +252,7 @@ StatusOr<Hash128> Host::CopySlot(uint64_t from_slot, uint64_t to_slot, uint64_t 
 StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
                                  std::shared_ptr<const Manifest> manifest, const ReadTensor& read) {
   TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(to_slot, to_grant));
+  TITAN_RETURN_IF_ERROR(CheckFits(*manifest, *to));
   const Stopwatch watch;
   for (size_t i = 0; i < manifest->tensors.size(); ++i) {
     const TensorEntry& tensor = manifest->tensors[i];
@@ -242,7 +267,7 @@ StatusOr<Hash128> Host::FillSlot(uint64_t to_slot, uint64_t to_grant,
 StatusOr<std::shared_ptr<SlotMemory>> Host::FindOwnMemory(uint64_t slot_id, uint64_t grant) {
   std::lock_guard lock(mutex_);
   TITAN_ASSIGN_OR_RETURN(const Slot* slot, FindSlot(slot_id, grant));
-  if (slot->epoch != 0) {
+  if (slot->memory->writer() != SlotMemory::Writer::kDaemon) {
     return FailedPrecondition("slot " + std::to_string(slot_id) + " is written by a trainer");
   }
   return slot->memory;
@@ -251,21 +276,20 @@ StatusOr<std::shared_ptr<SlotMemory>> Host::FindOwnMemory(uint64_t slot_id, uint
 Status Host::WriteSlot(uint64_t slot_id, uint64_t grant, uint64_t offset,
                        std::span<const std::byte> bytes) {
   TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<SlotMemory> to, FindOwnMemory(slot_id, grant));
-  if (offset > to->num_bytes() || bytes.size() > to->num_bytes() - offset) {
-    return InvalidArgument("offset: " + std::to_string(bytes.size()) + " bytes from " +
-                           std::to_string(offset) + " end outside of the slot");
-  }
+  TITAN_RETURN_IF_ERROR(CheckRange(*to, offset, bytes.size()));
   std::memcpy(to->writable_bytes().data() + offset, bytes.data(), bytes.size());
   return OkStatus();
 }
 
-StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id) {
+StatusOr<SlotView> Host::ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) {
   std::lock_guard lock(mutex_);
   const auto slot = slots_.find(slot_id);
   if (slot == slots_.end() || slot->second.memory == nullptr) {
     return Aborted("slot " + std::to_string(slot_id) + " is not there any more");
   }
-  return SlotView{slot->second.memory->bytes(), slot->second.memory};
+  const std::shared_ptr<SlotMemory>& memory = slot->second.memory;
+  TITAN_RETURN_IF_ERROR(CheckRange(*memory, offset, num_bytes));
+  return SlotView{memory->bytes().subspan(offset, num_bytes), memory};
 }
 
 // ------------------------------------------------------------------------------------- data plane

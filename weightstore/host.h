@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,8 +59,10 @@ class HostEvents {
 
 struct HostOptions {
   std::string name = "local";
-  int threads = 1;            // that hash; at least 1
-  bool hash_tiles = false;    // for the TCP lane, while a slot is verified
+  int threads = 1;          // that hash; at least 1
+  bool hash_tiles = false;  // for the TCP lane, while a slot is verified
+  // Of all slots; the leader, which knows it, asks for no more.
+  uint64_t memory_limit_bytes = std::numeric_limits<uint64_t>::max();
   SlotMaker::Make make_slot;  // empty: SlotMemory::Create
   // With which slots are registered for one-sided reads; null: with none.
   std::shared_ptr<titan::transport::RmaDomain> rma;
@@ -98,7 +101,7 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   StatusOr<Hash128> FillSlot(uint64_t to_slot, uint64_t to_grant,
                              std::shared_ptr<const Manifest> manifest,
                              const ReadTensor& read) override;
-  StatusOr<SlotView> ViewSlot(uint64_t slot_id) override;
+  StatusOr<SlotView> ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) override;
   // A part of what FillSlot brings. InvalidArgument: it ends outside of the slot.
   Status WriteSlot(uint64_t slot_id, uint64_t grant, uint64_t offset,
                    std::span<const std::byte> bytes);

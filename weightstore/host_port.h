@@ -116,6 +116,9 @@ struct SlotView {
   std::shared_ptr<const void> owner;
 };
 
+// Shows a part of one slot.
+using ViewPart = std::function<StatusOr<SlotView>(uint64_t offset, uint64_t num_bytes)>;
+
 // Brings a tensor of a manifest, by its index there, into memory of its num_bytes.
 using ReadTensor = std::function<Status(size_t tensor, std::span<std::byte> out)>;
 
@@ -150,7 +153,8 @@ class HostPort {
   virtual StatusOr<Hash128> FillSlot(uint64_t to_slot, uint64_t to_grant,
                                      std::shared_ptr<const Manifest> manifest,
                                      const ReadTensor& read) = 0;
-  virtual StatusOr<SlotView> ViewSlot(uint64_t slot_id) = 0;
+  // A part of a slot. InvalidArgument: it ends outside.
+  virtual StatusOr<SlotView> ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) = 0;
 };
 
 // For who keeps the port alive itself.

@@ -471,17 +471,24 @@ StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::strin
 
 StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
                                                  const std::string& run_id, uint64_t version,
-                                                 bool evaluation, const std::vector<Lane>& lanes) {
-  LeaseTerms terms{.token = {}, .remote = true};
+                                                 bool evaluation, const Reach& reach) {
+  LeaseTerms terms{.token = {}, .remote = true, .reader_host = reach.host};
   TITAN_ASSIGN_OR_RETURN(terms.token, options_.make_token());
   std::unique_lock lock(mutex_);
   TITAN_ASSIGN_OR_RETURN(const StoreState::LeaseGrant grant,
                          GrantLease(lock, holder, run_id, version, evaluation, terms));
+  RemoteLease remote;
+  remote.lease = {grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
+  remote.ttl = std::chrono::milliseconds(grant.ttl_ms);
+  if (grant.host == reach.host) {
+    remote.lane = Lane::kMap;
+    return remote;
+  }
   const auto host = hosts_.find(grant.host);
   const DataPlane data_plane = host != hosts_.end() ? host->second.data_plane : DataPlane{};
-  const auto lane = std::find_first_of(lanes.begin(), lanes.end(), data_plane.lanes.begin(),
-                                       data_plane.lanes.end());
-  if (lane == lanes.end()) {
+  const auto lane = std::find_first_of(reach.lanes.begin(), reach.lanes.end(),
+                                       data_plane.lanes.begin(), data_plane.lanes.end());
+  if (lane == reach.lanes.end()) {
     state_.ReleaseLease(grant.lease_id);
     Settle();
     return WithReason(
@@ -490,11 +497,8 @@ StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
                            "weightstore_socket of a reader on its host"),
         kNoRemoteLane);
   }
-  RemoteLease remote;
-  remote.lease = {grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
   remote.epoch = grant.epoch;
   remote.token = terms.token;
-  remote.ttl = std::chrono::milliseconds(grant.ttl_ms);
   remote.lane = *lane;
   remote.address = data_plane.address;
   return remote;
@@ -589,6 +593,15 @@ StatusOr<Hash128> Leader::FillFromDisk(HostPort& host, const StoreState::PinPlan
   if (kept.manifest->tensors != manifest->tensors) {
     return DataLoss(name + " has another layout than the run's manifest");
   }
+  if (kept.manifest->contract_forward != manifest->contract_forward ||
+      kept.manifest->contract_training != manifest->contract_training ||
+      kept.manifest->numerics_mode != manifest->numerics_mode) {
+    const std::string item = DifferingItem(kept.manifest->contract_items, manifest->contract_items);
+    return FailedPrecondition(name +
+                              " was made under another numerics contract than the run is "
+                              "recorded with" +
+                              (item.empty() ? "" : ": " + item));
+  }
   const auto filled = host.FillSlot(plan.to_slot, plan.grant, manifest,
                                     [&](size_t tensor, std::span<std::byte> out) {
                                       return options_.library->ReadTensor(kept, tensor, out);
@@ -612,10 +625,12 @@ Status Leader::UnpinEvaluation(const std::string& run_id, uint64_t version) {
 
 // -------------------------------------------------------------------------------------- operators
 
-StatusOr<std::vector<VersionInfo>> Leader::ListVersions(const std::string& run_id) {
+StatusOr<std::vector<VersionInfo>> Leader::ListVersions(const std::string& run_id,
+                                                        uint64_t from_version,
+                                                        size_t max_versions) {
   std::lock_guard lock(mutex_);
   Expire();
-  return state_.ListVersions(run_id);
+  return state_.ListVersions(run_id, from_version, max_versions);
 }
 
 StatusOr<StoreState::Changes> Leader::ChangesSince(const std::string& run_id, uint64_t cursor,
@@ -636,22 +651,36 @@ bool Leader::GoesOn(const std::string& run_id) {
   return state_.GoesOn(run_id);
 }
 
-StatusOr<std::optional<Leader::Newest>> Leader::NewestOf(const std::string& run_id) {
-  Newest newest;
-  std::shared_ptr<HostPort> host;
-  uint64_t slot_id;
-  {
-    std::lock_guard lock(mutex_);
-    const std::optional<StoreState::CommittedSlot> slot = state_.NewestCommitted(run_id);
-    if (!slot.has_value()) return std::optional<Newest>();
-    newest.version = slot->version;
-    newest.digest = slot->digest;
-    newest.manifest = state_.ManifestOf(run_id);
-    TITAN_ASSIGN_OR_RETURN(host, PortOf(slot->host));
-    slot_id = slot->slot_id;
-  }
-  TITAN_ASSIGN_OR_RETURN(newest.slot, host->ViewSlot(slot_id));
-  return std::optional<Newest>(std::move(newest));
+StatusOr<Leader::DiskSource> Leader::HoldLocked(const std::string& run_id, uint64_t version) {
+  if (shut_down_) return ShutDown();
+  TITAN_ASSIGN_OR_RETURN(
+      const StoreState::LeaseGrant lease,
+      state_.HoldForCopy("copy to disk", run_id, version, options_.monotonic_ms()));
+  DiskSource source;
+  source.version = version;
+  source.digest = lease.digest;
+  source.manifest = lease.manifest;
+  source.view = [host = PortOf(lease.host), slot_id = lease.slot_id](
+                    uint64_t offset, uint64_t num_bytes) -> StatusOr<SlotView> {
+    if (!host.ok()) return host.status();
+    return (*host)->ViewSlot(slot_id, offset, num_bytes);
+  };
+  source.hold = std::shared_ptr<void>(
+      nullptr, [this, lease_id = lease.lease_id](void*) { (void)ReleaseLease(lease_id); });
+  return source;
+}
+
+StatusOr<Leader::DiskSource> Leader::HoldForDisk(const std::string& run_id, uint64_t version) {
+  std::lock_guard lock(mutex_);
+  return HoldLocked(run_id, version);
+}
+
+StatusOr<std::optional<Leader::DiskSource>> Leader::HoldNewestForDisk(const std::string& run_id) {
+  std::lock_guard lock(mutex_);
+  const std::optional<uint64_t> newest = state_.NewestCommitted(run_id);
+  if (!newest.has_value()) return std::optional<DiskSource>();
+  TITAN_ASSIGN_OR_RETURN(DiskSource source, HoldLocked(run_id, *newest));
+  return std::optional(std::move(source));
 }
 
 Status Leader::EndRun(const std::string& run_id, uint64_t epoch) {

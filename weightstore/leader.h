@@ -22,6 +22,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -114,7 +115,7 @@ class Leader final : public LeaderPort, public HostEvents {
                                uint64_t version, bool evaluation) override;
   StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder, const std::string& run_id,
                                            uint64_t version, bool evaluation,
-                                           const std::vector<Lane>& lanes) override;
+                                           const Reach& reach) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
   // BeginVersion without waiting.
@@ -135,22 +136,29 @@ class Leader final : public LeaderPort, public HostEvents {
   StatusOr<Hash128> PinForEvaluation(const std::string& run_id, uint64_t version);
   Status UnpinEvaluation(const std::string& run_id, uint64_t version);
 
-  StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id);
+  // StoreState::ListVersions.
+  StatusOr<std::vector<VersionInfo>> ListVersions(
+      const std::string& run_id, uint64_t from_version = 0,
+      size_t max_versions = std::numeric_limits<size_t>::max());
   // StoreState::ChangesSince; Unavailable after Shutdown.
   StatusOr<StoreState::Changes> ChangesSince(const std::string& run_id, uint64_t cursor,
                                              uint64_t from_version, size_t max_versions);
   // StoreState::CheckTrainer.
   Status CheckTrainer(const std::string& run_id, uint64_t epoch);
   bool GoesOn(const std::string& run_id);  // StoreState::GoesOn
-  // The newest version of a run that a host has; its bytes may change once it is retired. Codes of
-  // HostPort::ViewSlot.
-  struct Newest {
+  // A committed version whose slot is held, so that it can be written to disk while the ring moves
+  // on. The leader must outlive it.
+  struct DiskSource {
     uint64_t version = 0;
     Hash128 digest;
     std::shared_ptr<const Manifest> manifest;
-    SlotView slot;
+    ViewPart view;               // codes of HostPort::ViewSlot
+    std::shared_ptr<void> hold;  // releases the slot with its last copy
   };
-  StatusOr<std::optional<Newest>> NewestOf(const std::string& run_id);
+  // Codes of AcquireLease.
+  StatusOr<DiskSource> HoldForDisk(const std::string& run_id, uint64_t version);
+  // The newest version that a host has; nullopt: there is none.
+  StatusOr<std::optional<DiskSource>> HoldNewestForDisk(const std::string& run_id);
   // Gives back the run's slots; readers find their grant number changed. Records stay.
   Status EndRun(const std::string& run_id, uint64_t epoch);
   // Takes a version from the readers that hold it.
@@ -207,6 +215,8 @@ class Leader final : public LeaderPort, public HostEvents {
   // Refuses slots that do not fit beside those that there are or will be, less what is given back.
   Status CheckMemory(const std::string& run_id, const std::string& host, uint64_t num_new,
                      uint64_t slot_bytes, uint64_t dropped_bytes) const;
+  // Under mutex_.
+  StatusOr<DiskSource> HoldLocked(const std::string& run_id, uint64_t version);
   // What is kept of a version on disk.
   std::optional<StoredModel> FindKept(const std::string& run_id, uint64_t version) const;
   // For a run that has fewer than it may have, on that host or (empty) on any. REQUIRES: no lock.

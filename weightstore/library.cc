@@ -11,16 +11,12 @@
 namespace titan::weightstore {
 namespace {
 
-// stored/model/<id>, stored/version/<run id>/<big-endian number>.
+// stored/model/<id>; of versions: library_index.h.
 constexpr std::string_view kPrefix = "stored/";
 constexpr std::string_view kModelPrefix = "stored/model/";
-constexpr std::string_view kVersionPrefix = "stored/version/";
 constexpr uint64_t kMaxBundleBytes = uint64_t{1} << 30;
 
 std::string ModelKey(const std::string& id) { return std::string(kModelPrefix) + id; }
-std::string VersionKey(const std::string& run_id, uint64_t version) {
-  return std::string(kVersionPrefix) + run_id + "/" + storage::BigEndianKey(version);
-}
 
 bool HasName(const StoredModel& model, const std::string& name) {
   return std::find(model.names.begin(), model.names.end(), name) != model.names.end();
@@ -305,15 +301,15 @@ void Library::Unreserve(const std::string& run_id) {
 }
 
 Status Library::Keep(const std::string& run_id, uint64_t version, const Hash128& digest,
-                     std::shared_ptr<const Manifest> manifest, std::span<const std::byte> slot) {
+                     std::shared_ptr<const Manifest> manifest, const ViewPart& view,
+                     bool in_reserved_room) {
   if (options_.disk_limit_bytes == uint64_t{0}) return OkStatus();
-  TITAN_CHECK(slot.size() >= manifest->slot_bytes);
-  const std::string key = VersionKey(run_id, version);
+  const std::string key = StoredVersionKey(run_id, version);
   {
     const std::lock_guard lock(mutex_);
     if (models_.contains(key)) return OkStatus();
     if (!keeping_.insert(run_id).second) {
-      return AlreadyExists("version " + std::to_string(version) + " of run " + run_id +
+      return AlreadyExists("a version of run " + run_id +
                            " is being written to disk by another call");
     }
   }
@@ -323,36 +319,55 @@ Status Library::Keep(const std::string& run_id, uint64_t version, const Hash128&
   model.weights_digest = digest;
   model.bundle = manifest->bundle;
   model.manifest = manifest;
-  std::vector<Hash128> pinned;
+  const std::string name = "version " + std::to_string(version) + " of run " + run_id;
   const Status kept = [&]() -> Status {
     if (Hash128 bundle; FromHex(model.bundle, &bundle)) {
       TITAN_ASSIGN_OR_RETURN(model.bundle_bytes, blobs_->SizeOf(bundle));
     }
     Hash128 sum;
     for (const TensorEntry& tensor : manifest->tensors) {
-      TITAN_ASSIGN_OR_RETURN(BlobFiles::Writer writer, blobs_->Create());
-      TITAN_RETURN_IF_ERROR(writer.Append(slot.subspan(tensor.offset, tensor.num_bytes)));
-      TITAN_ASSIGN_OR_RETURN(const Hash128 blob, writer.Seal([&](auto bytes) {
-        sum += TensorDigest(tensor, bytes.data());
-      }));
-      TITAN_RETURN_IF_ERROR(PublishPinned(writer, blob));
-      pinned.push_back(blob);
+      TITAN_ASSIGN_OR_RETURN(const SlotView part, view(tensor.offset, tensor.num_bytes));
+      const auto visit = [&](auto bytes) { sum += TensorDigest(tensor, bytes.data()); };
+      TITAN_RETURN_IF_ERROR(
+          PutPinned(part.bytes, in_reserved_room ? "" : name, visit, &model.blobs));
     }
-    if (sum != digest) {
-      return Aborted("version " + std::to_string(version) + " of run " + run_id +
-                     " changed while it was written to disk");
-    }
+    if (sum != digest) return Aborted(name + " changed while it was written to disk");
     TITAN_RETURN_IF_ERROR(blobs_->Sync());
-    model.blobs = pinned;
     model.id = StoredModelId(digest, model.bundle);
     model.stored_unix_ms = options_.unix_ms();
     const std::lock_guard lock(mutex_);
     return PutRecord(key, model);
   }();
-  Unpin(pinned, 0);
+  Unpin(model.blobs, 0);
   const std::lock_guard lock(mutex_);
   keeping_.erase(run_id);
+  if (kept.ok()) {
+    not_kept_.erase(run_id);
+  } else {
+    not_kept_[run_id] = {version, MessageOf(kept)};
+  }
   return kept;
+}
+
+Status Library::PutPinned(std::span<const std::byte> bytes, const std::string& wants_room,
+                          const std::function<void(std::span<const std::byte>)>& visit,
+                          std::vector<Hash128>* pinned) {
+  const Hash128 digest = Hash128Of(bytes.data(), bytes.size(), 0);
+  {
+    const std::lock_guard lock(mutex_);  // from here on nobody removes it
+    ++pins_[ToHex(digest)];
+    pinned->push_back(digest);
+  }
+  if (blobs_->VisitWhole(digest, bytes.size(), visit)) return OkStatus();
+  if (!wants_room.empty()) {
+    const std::lock_guard lock(mutex_);
+    TITAN_RETURN_IF_ERROR(RoomFor(bytes.size(), wants_room));
+  }
+  TITAN_ASSIGN_OR_RETURN(BlobFiles::Writer writer, blobs_->Create());
+  TITAN_RETURN_IF_ERROR(writer.Append(bytes));
+  TITAN_ASSIGN_OR_RETURN(const Hash128 written, writer.Seal(visit));
+  if (written != digest) return Aborted("a tensor changed while it was written to disk");
+  return writer.Publish();
 }
 
 // ---------------------------------------------------------------------------------------- reading
@@ -376,7 +391,7 @@ StatusOr<StoredModel> Library::FindModel(const std::string& id_or_name) const {
 
 StatusOr<StoredModel> Library::FindVersion(const std::string& run_id, uint64_t version) const {
   const std::lock_guard lock(mutex_);
-  const auto found = models_.find(VersionKey(run_id, version));
+  const auto found = models_.find(StoredVersionKey(run_id, version));
   if (found != models_.end()) return found->second;
   return NotFound("version " + std::to_string(version) + " of run " + run_id + " is not on disk");
 }
@@ -387,15 +402,15 @@ Status Library::ReadTensor(const StoredModel& model, size_t tensor,
   return read.ok() ? read : Annotate(read, "tensor " + model.manifest->tensors.at(tensor).name);
 }
 
-std::string Library::NotKeptReason(const std::string& run_id) const {
+std::string Library::NotKeptReason(const std::string& run_id, uint64_t version) const {
   const std::lock_guard lock(mutex_);
   const auto found = not_kept_.find(run_id);
-  return found == not_kept_.end() ? "" : found->second;
+  return found == not_kept_.end() || found->second.first != version ? "" : found->second.second;
 }
 
-void Library::NoteNotKept(const std::string& run_id, const std::string& reason) {
+void Library::NoteNotKept(const std::string& run_id, uint64_t version, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  not_kept_[run_id] = reason;
+  not_kept_[run_id] = {version, reason};
 }
 
 std::vector<StoredModel> Library::List() const {
@@ -421,9 +436,10 @@ StatusOr<Library::Collected> Library::CollectVersions(size_t keep_runs, bool dry
   const std::lock_guard lock(mutex_);
   std::vector<std::pair<std::string, const StoredModel*>> versions;
   for (const auto& [key, model] : models_) {
-    if (!model.run_id.empty()) versions.emplace_back(key, &model);
+    if (model.run_id.empty() || HasCheckpoint(model.run_id)) continue;  // such a run goes on
+    versions.emplace_back(key, &model);
   }
-  // One version is kept of a run; what was kept at the same time is ordered by name.
+  // One version is kept of a run that ended; what was kept at the same time is ordered by name.
   std::stable_sort(versions.begin(), versions.end(), [](const auto& a, const auto& b) {
     return a.second->stored_unix_ms < b.second->stored_unix_ms;
   });
@@ -456,7 +472,7 @@ StatusOr<uint64_t> Library::RemoveModel(const std::string& id_or_name) {
 
 StatusOr<uint64_t> Library::RemoveVersion(const std::string& run_id, uint64_t version) {
   const std::lock_guard lock(mutex_);
-  const std::string key = VersionKey(run_id, version);
+  const std::string key = StoredVersionKey(run_id, version);
   if (!models_.contains(key)) {
     return NotFound("version " + std::to_string(version) + " of run " + run_id + " is not on disk");
   }

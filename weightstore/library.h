@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the store keeps on disk: imported models, checkpoints of runs that go on, and the newest
-// version of every run that ended. Blobs first, then one synced record; a blob that no record names
-// is removed; equal blobs are stored once.
+// What the store keeps on disk: imported models, checkpoints of runs that go on with the versions
+// that they belong to, and the newest version of every run that ended. Blobs first, then one synced
+// record; a blob that no record names is removed; equal blobs are stored once.
 //
 //   import:      BeginImport - Append ... - Finish      (dropped halfway: nothing stays)
 //   checkpoint:  BeginCheckpoint - Append ... - Finish - ReleaseCheckpoints; DropCheckpoints at the
 //                end of the run
-//   run:         Reserve at its registration - Keep at its end - Unreserve
+//   run:         Reserve at its registration - Keep with each checkpoint and at its end - Unreserve
 //   reading:     Find, ReadBlob                         (the reader compares blob and digest)
 //
 // Thread-safe. Calls block (files, hashing, synced writes); `mutex_` guards records and pins and is
@@ -31,6 +31,7 @@
 #include "core/storage/key_value_store.h"
 #include "weightstore/blob_files.h"
 #include "weightstore/client/stored_model.h"
+#include "weightstore/host_port.h"
 
 namespace titan::weightstore {
 
@@ -93,10 +94,10 @@ class Library {
   StatusOr<StoredModel> FindCheckpoint(const std::string& run_id,
                                        std::optional<uint64_t> at_most = std::nullopt) const;
   std::vector<StoredModel> ListCheckpoints() const;  // by run and version
-  // Forgets those of the run that are older than its newest one at or below `needed`. The bytes
-  // that became free.
+  // Forgets those of the run that are older than its newest one at or below `needed`, and the kept
+  // versions before the newest at or below that one. The bytes that became free.
   StatusOr<uint64_t> ReleaseCheckpoints(const std::string& run_id, uint64_t needed);
-  // Forgets all of a run.
+  // Forgets all of a run, and its kept versions but the newest.
   StatusOr<uint64_t> DropCheckpoints(const std::string& run_id);
 
   // Keeps a bundle as long as this process lives, and longer with a version that names it.
@@ -105,17 +106,20 @@ class Library {
   // Room for the last version of a run. ResourceExhausted, with the numbers. Idempotent.
   Status Reserve(const std::string& run_id, const Manifest& manifest);
   void Unreserve(const std::string& run_id);
-  // Writes a version out of its slot. Idempotent. Aborted: the bytes changed meanwhile;
-  // AlreadyExists: another call keeps it now. Without effect when the limit is 0.
+  // Writes a version out of its slot, but for what is on disk already. Idempotent.
+  // in_reserved_room: in that of Reserve. Aborted: the bytes changed meanwhile; AlreadyExists:
+  // another call keeps one of the run now; ResourceExhausted, with the numbers: the disk; codes of
+  // view. Without effect when the limit is 0.
   Status Keep(const std::string& run_id, uint64_t version, const Hash128& digest,
-              std::shared_ptr<const Manifest> manifest, std::span<const std::byte> slot);
+              std::shared_ptr<const Manifest> manifest, const ViewPart& view,
+              bool in_reserved_room);
 
   // NotFound.
   StatusOr<StoredModel> FindModel(const std::string& id_or_name) const;
   StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) const;
-  // Why the newest version of a run that ended here is not kept; "" = nothing is known.
-  std::string NotKeptReason(const std::string& run_id) const;
-  void NoteNotKept(const std::string& run_id, const std::string& reason);
+  // Why the version, the last one of its run that was to be kept, is not; "" = nothing is known.
+  std::string NotKeptReason(const std::string& run_id, uint64_t version) const;
+  void NoteNotKept(const std::string& run_id, uint64_t version, const std::string& reason);
   // Imported models by time, then versions by run.
   std::vector<StoredModel> List() const;
   // Forgets an imported model (by id or name) or a version, and removes the blobs that nothing else
@@ -156,9 +160,16 @@ class Library {
   // Under mutex_. What Finish does with a whole one.
   StatusOr<StoredModel> PutModel(Import& import, bool* existed);
   StatusOr<StoredModel> PutCheckpoint(StoredModel checkpoint, bool* existed);
+  // Checkpoints below end_version, and versions before the newest at or below it.
   StatusOr<uint64_t> EraseCheckpoints(const std::string& run_id, uint64_t end_version);
+  bool HasCheckpoint(const std::string& run_id) const;
   // Removes blobs that nothing but `without` names; the bytes. A dry run only counts them.
   StatusOr<uint64_t> Collect(const std::set<std::string>& without = {}, bool dry_run = false);
+  // Has these bytes on disk, pinned, and shows them as they can be read; writes them unless they
+  // are there. wants_room: who needs room that is not reserved; "": it is. REQUIRES: no lock.
+  Status PutPinned(std::span<const std::byte> bytes, const std::string& wants_room,
+                   const std::function<void(std::span<const std::byte>)>& visit,
+                   std::vector<Hash128>* pinned);
   // Names a sealed blob; it stays until Unpin even if no record names it.
   Status PublishPinned(BlobFiles::Writer& writer, const Hash128& digest);
   void Unpin(const std::vector<Hash128>& digests, uint64_t reserved);
@@ -172,11 +183,11 @@ class Library {
   mutable std::mutex mutex_;                                             // guards what follows
   std::map<std::string, StoredModel> models_;                            // by key of their record
   std::map<std::pair<std::string, uint64_t>, StoredModel> checkpoints_;  // by run and version
-  std::map<std::string, int> pins_;              // blobs in use without a record, by hex digest
-  std::map<std::string, uint64_t> reserved_;     // by run
-  uint64_t importing_bytes_ = 0;                 // announced by imports, not on disk yet
-  std::set<std::string> keeping_;                // runs
-  std::map<std::string, std::string> not_kept_;  // reason by run
+  std::map<std::string, int> pins_;           // blobs in use without a record, by hex digest
+  std::map<std::string, uint64_t> reserved_;  // by run
+  uint64_t importing_bytes_ = 0;              // announced by imports, not on disk yet
+  std::set<std::string> keeping_;             // runs
+  std::map<std::string, std::pair<uint64_t, std::string>> not_kept_;  // version, reason by run
 };
 
 }  // namespace titan::weightstore

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of runs that go on. Imports and versions: library.cc.
+// Checkpoints of runs that go on, and which versions stay beside them. Imports and versions:
+// library.cc.
 #include <limits>
 #include <utility>
 
@@ -77,14 +78,24 @@ std::vector<StoredModel> Library::ListCheckpoints() const {
   return all;
 }
 
+bool Library::HasCheckpoint(const std::string& run_id) const {
+  const auto first = checkpoints_.lower_bound({run_id, 0});
+  return first != checkpoints_.end() && first->first.first == run_id;
+}
+
 StatusOr<uint64_t> Library::EraseCheckpoints(const std::string& run_id, uint64_t end_version) {
   const auto first = checkpoints_.lower_bound({run_id, 0});
   const auto end = checkpoints_.lower_bound({run_id, end_version});
-  if (first == end) return uint64_t{0};
+  const auto first_version = models_.lower_bound(StoredVersionKey(run_id, 0));
+  auto end_versions = models_.upper_bound(StoredVersionKey(run_id, end_version));
+  if (first_version != end_versions) --end_versions;  // the newest stays
+  if (first == end && first_version == end_versions) return uint64_t{0};
   storage::WriteBatch batch;
   for (auto it = first; it != end; ++it) batch.Erase(KeyOf(run_id, it->first.second));
+  for (auto it = first_version; it != end_versions; ++it) batch.Erase(it->first);
   TITAN_RETURN_IF_ERROR(records_.Write(batch, storage::Durability::kSynced));
   checkpoints_.erase(first, end);
+  models_.erase(first_version, end_versions);
   return Collect();
 }
 

@@ -5,9 +5,14 @@
 #include <memory>
 #include <utility>
 
+#include "core/storage/key_value_store.h"
 #include "titan/storage/v1/storage.pb.h"
 
 namespace titan::weightstore {
+
+std::string StoredVersionKey(const std::string& run_id, uint64_t version) {
+  return "stored/version/" + run_id + "/" + storage::BigEndianKey(version);
+}
 
 std::string EncodeStoredModel(const StoredModel& model) {
   titan::storage::v1::StoredModelRecord record;

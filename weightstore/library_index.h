@@ -14,6 +14,8 @@ namespace titan::weightstore {
 
 // Where records of checkpoints are: checkpoint/<run id>/<big-endian version>.
 inline constexpr std::string_view kCheckpointPrefix = "checkpoint/";
+// Of a version: stored/version/<run id>/<big-endian number>.
+std::string StoredVersionKey(const std::string& run_id, uint64_t version);
 
 std::string EncodeStoredModel(const StoredModel& model);
 // DataLoss: not what EncodeStoredModel made.

@@ -57,6 +57,7 @@ class SlotMemory {
 
   uint64_t slot_id() const { return slot_id_; }
   uint64_t num_bytes() const { return num_bytes_; }
+  Writer writer() const { return writer_; }
   // Of them in huge pages: all whole ones where the system gives them (Linux 6.1 or later). 0 of
   // what was adopted: the system does not tell.
   uint64_t huge_bytes() const { return huge_bytes_; }

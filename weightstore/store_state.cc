@@ -293,7 +293,7 @@ bool StoreState::IsOverdue(const Version& version, int64_t now_ms) const {
   return version.state == VersionState::kRetired &&
          now_ms - version.retired_ms >= map_deadline_ms_ &&
          std::none_of(leases_.begin(), leases_.end(), [&](const auto& entry) {
-           return entry.second.slot_id == version.slot_id && entry.second.holder == kEvaluationCopy;
+           return entry.second.slot_id == version.slot_id && entry.second.copy;
          });
 }
 

@@ -21,6 +21,7 @@
 #define TITAN_WEIGHTSTORE_STORE_STATE_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -101,12 +102,10 @@ inline constexpr uint32_t kMaxEvaluationSlots = 8;
 inline constexpr uint64_t kSlowestLinkBytesPerSecond = uint64_t{16} << 20;
 
 struct LeaseTerms {
-  Hash128 token;        // what the host is to ask for besides the numbers
-  bool remote = false;  // never mapped: lasts longer, by what a pull takes on a slow link
+  Hash128 token;            // what the host is to ask for besides the numbers
+  bool remote = false;      // never mapped: lasts longer, by what a pull takes on a slow link
+  std::string reader_host;  // then: mapped all the same if this host has it
 };
-
-// Who holds the lease of a copy into an evaluation slot.
-inline constexpr std::string_view kEvaluationCopy = "evaluation copy";
 
 // Not thread-safe.
 class StoreState {
@@ -226,6 +225,10 @@ class StoreState {
   StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
                                     uint64_t version, bool evaluation, int64_t now_ms,
                                     const LeaseTerms& terms = {});
+  // For a copy that the leader itself makes, which ends by itself: without a ttl, unknown to the
+  // host, never fenced; it ends with ReleaseLease. what: shown as the holder.
+  StatusOr<LeaseGrant> HoldForCopy(const std::string& what, const std::string& run_id,
+                                   uint64_t version, int64_t now_ms);
   // From here on the lease has no ttl. False: there is none.
   bool LeaseMapped(uint64_t lease_id, int64_t now_ms);
   // False: there is none.
@@ -267,7 +270,10 @@ class StoreState {
   Status Unpin(const std::string& run_id, uint64_t version);
 
   // --- operators
-  StatusOr<std::vector<VersionInfo>> ListVersions(const std::string& run_id) const;
+  // At most max_versions, by number, from that one on.
+  StatusOr<std::vector<VersionInfo>> ListVersions(
+      const std::string& run_id, uint64_t from_version = 0,
+      size_t max_versions = std::numeric_limits<size_t>::max()) const;
   // Versions that are COMMITTED, RETIRED, FREE or LOST and came to be so after `cursor` (0: all),
   // in that order; a version that changed twice is there once, as it is now.
   struct Changes {
@@ -278,13 +284,7 @@ class StoreState {
   StatusOr<Changes> ChangesSince(const std::string& run_id, uint64_t cursor, uint64_t from_version,
                                  size_t max_versions) const;
   // The newest version that is COMMITTED; nullopt: there is none.
-  struct CommittedSlot {
-    uint64_t version = 0;
-    std::string host;
-    uint64_t slot_id = 0;
-    Hash128 digest;
-  };
-  std::optional<CommittedSlot> NewestCommitted(const std::string& run_id) const;
+  std::optional<uint64_t> NewestCommitted(const std::string& run_id) const;
   // The record to be written before ApplyEndRun; nullopt: it has ended already. epoch 0: not
   // checked.
   StatusOr<std::optional<RunRecord>> PlanEndRun(const std::string& run_id, uint64_t epoch) const;
@@ -354,6 +354,7 @@ class StoreState {
     bool mapped = false;
     int64_t since_ms = 0;
     int64_t ttl_ms = 0;  // while it is not mapped
+    bool copy = false;   // HoldForCopy
   };
 
   uint64_t NextNumber() { return next_number_++; }

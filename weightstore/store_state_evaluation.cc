@@ -88,11 +88,9 @@ StatusOr<StoreState::PinOutcome> StoreState::PlanPin(const std::string& run_id, 
   if (from_disk) {
     plan.digest = found->second.record->digest;
   } else {
-    TITAN_ASSIGN_OR_RETURN(const LeaseGrant source, GrantLease(std::string(kEvaluationCopy), run_id,
-                                                               version, false, now_ms));
-    LeaseState& copying = leases_.at(source.lease_id);
-    copying.mapped = true;  // no ttl: FinishPin ends it
-    plan.from_slot = copying.slot_id;
+    TITAN_ASSIGN_OR_RETURN(const LeaseGrant source,
+                           HoldForCopy("evaluation copy", run_id, version, now_ms));
+    plan.from_slot = source.slot_id;
     plan.copy_lease = source.lease_id;
     plan.digest = source.digest;
   }

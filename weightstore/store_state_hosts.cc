@@ -47,9 +47,9 @@ void StoreState::AttachHost(const std::string& host, const HostReport& report, i
     const auto known = leases_before.find(lease.lease_id);
     if (known != leases_before.end()) taken.since_ms = known->second.since_ms;
   }
-  // The copy under way holds its source, which clients do not see.
+  // The copy under way holds its source, which the host does not know of.
   for (const auto& [lease_id, lease] : leases_before) {
-    if (lease.holder == kEvaluationCopy && slots_.contains(lease.slot_id)) {
+    if (lease.copy && slots_.contains(lease.slot_id)) {
       leases_.emplace(lease_id, lease);
     }
   }
@@ -156,14 +156,22 @@ bool StoreState::TakeVersion(Run& run, const SlotReport& report) {
 void StoreState::ForgetSlots(const std::string& host, const std::map<uint64_t, Slot>& before) {
   for (auto& [run_id, run] : runs_) {
     for (auto& [number, version] : run.versions) {
-      if (version.slot_id == 0 || slots_.contains(version.slot_id)) continue;
+      if (version.slot_id == 0) continue;
+      // The slot may be there and hold another version than was thought: a command that did not
+      // reach its host.
+      const auto slot = slots_.find(version.slot_id);
+      if (slot != slots_.end() && slot->second.run_id == run_id && slot->second.version == number) {
+        continue;
+      }
       version.slot_id = 0;
       version.verifying = false;
       SetState(version, version.record.has_value() ? VersionState::kLost : VersionState::kAborted);
       if (run.in_progress == number) run.in_progress.reset();
     }
-    std::erase_if(run.evaluations,
-                  [&](const auto& evaluation) { return !slots_.contains(evaluation.slot_id); });
+    std::erase_if(run.evaluations, [&, &name = run_id](const auto& evaluation) {
+      const auto slot = slots_.find(evaluation.slot_id);
+      return slot == slots_.end() || slot->second.run_id != name || slot->second.epoch != 0;
+    });
     const bool had_ring = std::any_of(before.begin(), before.end(), [&](const auto& entry) {
       return entry.second.run_id == run_id && entry.second.epoch == run.record.trainer_epoch;
     });

@@ -64,8 +64,23 @@ StatusOr<StoreState::LeaseGrant> StoreState::GrantLease(const std::string& holde
   lease.digest = digest;
   lease.manifest = run->record.manifest;
   lease.ttl_ms = lease_ttl_ms_;
-  leases_[lease.lease_id] = {holder,      run_id, version, slot_id,
-                             lease.grant, false,  now_ms,  lease.ttl_ms};
+  leases_[lease.lease_id] = {.holder = holder,
+                             .run_id = run_id,
+                             .version = version,
+                             .slot_id = slot_id,
+                             .grant = lease.grant,
+                             .since_ms = now_ms,
+                             .ttl_ms = lease.ttl_ms};
+  return lease;
+}
+
+StatusOr<StoreState::LeaseGrant> StoreState::HoldForCopy(const std::string& what,
+                                                         const std::string& run_id,
+                                                         uint64_t version, int64_t now_ms) {
+  TITAN_ASSIGN_OR_RETURN(LeaseGrant lease, GrantLease(what, run_id, version, false, now_ms));
+  LeaseState& held = leases_.at(lease.lease_id);
+  held.mapped = true;
+  held.copy = true;
   return lease;
 }
 
@@ -74,7 +89,7 @@ StatusOr<StoreState::LeaseGrant> StoreState::AcquireLease(const std::string& hol
                                                           uint64_t version, bool evaluation,
                                                           int64_t now_ms, const LeaseTerms& terms) {
   TITAN_ASSIGN_OR_RETURN(LeaseGrant lease, GrantLease(holder, run_id, version, evaluation, now_ms));
-  if (terms.remote) {
+  if (terms.remote && lease.host != terms.reader_host) {
     const uint64_t seconds = 1 + lease.manifest->slot_bytes / kSlowestLinkBytesPerSecond;
     lease.ttl_ms += static_cast<int64_t>(seconds) * 1000;
     leases_.at(lease.lease_id).ttl_ms = lease.ttl_ms;
@@ -156,16 +171,12 @@ StatusOr<std::string> StoreState::FenceReaders(const std::string& run_id, uint64
 
 // -------------------------------------------------------------------------------------- operators
 
-std::optional<StoreState::CommittedSlot> StoreState::NewestCommitted(
-    const std::string& run_id) const {
+std::optional<uint64_t> StoreState::NewestCommitted(const std::string& run_id) const {
   const auto run = runs_.find(run_id);
   if (run == runs_.end()) return std::nullopt;
   const auto& versions = run->second.versions;
   for (auto it = versions.rbegin(); it != versions.rend(); ++it) {
-    const Version& version = it->second;
-    if (version.state != VersionState::kCommitted || !version.record.has_value()) continue;
-    return CommittedSlot{it->first, slots_.at(version.slot_id).host, version.slot_id,
-                         version.record->digest};
+    if (it->second.state == VersionState::kCommitted) return it->first;
   }
   return std::nullopt;
 }
@@ -185,11 +196,14 @@ VersionInfo StoreState::InfoOf(const std::string& run_id, uint64_t number,
   return info;
 }
 
-StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id) const {
+StatusOr<std::vector<VersionInfo>> StoreState::ListVersions(const std::string& run_id,
+                                                            uint64_t from_version,
+                                                            size_t max_versions) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(run_id));
   std::vector<VersionInfo> list;
-  for (const auto& [number, version] : run->versions) {
-    list.push_back(InfoOf(run_id, number, version));
+  for (auto it = run->versions.lower_bound(from_version);
+       it != run->versions.end() && list.size() < max_versions; ++it) {
+    list.push_back(InfoOf(run_id, it->first, it->second));
   }
   return list;
 }

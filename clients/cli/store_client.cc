@@ -71,12 +71,21 @@ StatusOr<std::unique_ptr<StoreClient>> StoreClient::Open(const std::string& data
 weightstore::GrpcLeader& StoreClient::models() { return impl_->leader->port(); }
 
 StatusOr<weightstore::v1::ListStoredModelsResponse> StoreClient::ListStoredModels() {
-  weightstore::v1::ListStoredModelsResponse response;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-  const grpc::Status status = impl_->stub->ListStoredModels(&context, {}, &response);
-  if (!status.ok()) return impl_->Failed(status);
-  return response;
+  weightstore::v1::ListStoredModelsRequest request;
+  weightstore::v1::ListStoredModelsResponse all;
+  for (;;) {
+    weightstore::v1::ListStoredModelsResponse page;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    const grpc::Status status = impl_->stub->ListStoredModels(&context, request, &page);
+    if (!status.ok()) return impl_->Failed(status);
+    request.set_page_token(page.next_page_token());
+    all.MergeFrom(page);
+    all.clear_next_page_token();
+    if (request.page_token().empty() || page.models_size() + page.checkpoints_size() == 0) {
+      return all;
+    }
+  }
 }
 
 StatusOr<uint64_t> StoreClient::Delete(const weightstore::v1::DeleteStoredModelRequest& request) {
@@ -116,12 +125,19 @@ StatusOr<weightstore::v1::ListVersionsResponse> StoreClient::ListVersions(
     const std::string& run_id) {
   weightstore::v1::ListVersionsRequest request;
   request.set_run_id(run_id);
-  weightstore::v1::ListVersionsResponse response;
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-  const grpc::Status status = impl_->stub->ListVersions(&context, request, &response);
-  if (!status.ok()) return impl_->Failed(status);
-  return response;
+  weightstore::v1::ListVersionsResponse all;
+  for (;;) {
+    weightstore::v1::ListVersionsResponse page;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+    const grpc::Status status = impl_->stub->ListVersions(&context, request, &page);
+    if (!status.ok()) return impl_->Failed(status);
+    const uint64_t next = page.next_version();
+    all.MergeFrom(page);
+    all.clear_next_version();
+    if (next <= request.from_version()) return all;  // 0: the end
+    request.set_from_version(next);
+  }
 }
 
 StatusOr<weightstore::HeldVersion> StoreClient::Map(const std::string& run_id, uint64_t version) {

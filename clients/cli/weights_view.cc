@@ -163,7 +163,8 @@ std::string FormatCollected(const CollectGarbageResponse& collected,
     rows.push_back(OnDiskRow(version, job_of_run));
   }
   const std::string table = rows.size() == 1 ? "" : cluster::FormatTable(rows) + "\n";
-  const std::string what = versions(static_cast<uint64_t>(collected.versions_size()));
+  const std::string what =
+      versions(static_cast<uint64_t>(collected.versions_size()) + collected.versions_not_listed());
   const std::string bytes = MebiBytes(collected.freed_bytes());
   if (deleted) return table + fmt::format("{} deleted, {} freed{}\n", what, bytes, rest);
   return table + fmt::format("{} would be deleted and at most {} freed{}\ndelete with: {}\n", what,

@@ -26,11 +26,9 @@ constexpr int kReleaseTries = 500;  // 10 s
 // Of a pull, which receives, hashes and verifies while others generate.
 constexpr int kMaxPullThreads = 4;
 
-// Null where slots of this host are mapped.
 std::unique_ptr<weightstore::lanes::Puller> MakePuller(const config::v1::GeneratorConfig& config,
                                                        std::shared_ptr<transport::RmaDomain> rma,
                                                        PullMetrics& metrics) {
-  if (!config.weightstore_socket().empty()) return nullptr;
   weightstore::lanes::PullerOptions options;
   const int threads =
       std::clamp(static_cast<int>(config.kernels().threads()) / 2, 1, kMaxPullThreads);
@@ -45,14 +43,6 @@ std::unique_ptr<weightstore::lanes::Puller> MakePuller(const config::v1::Generat
   return *std::move(puller);
 }
 
-weightstore::Subscriber MakeSubscriber(const config::v1::GeneratorConfig& config,
-                                       weightstore::LeaderPort& leader,
-                                       weightstore::lanes::Puller* puller) {
-  const std::string& holder = config.daemon().worker_id();
-  return puller == nullptr ? weightstore::Subscriber(leader, config.weightstore_socket(), holder)
-                           : weightstore::Subscriber(leader, *puller, holder);
-}
-
 }  // namespace
 
 ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
@@ -61,9 +51,10 @@ ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::Lea
       context_(context),
       pull_metrics_(context.metrics),
       puller_(MakePuller(config, std::move(rma), pull_metrics_)),
-      subscriber_(MakeSubscriber(config, leader, puller_.get())),
+      subscriber_(leader, config.weightstore_socket(), *puller_, config.daemon().worker_id()),
       pool_(std::make_unique<kernels::Pool>(static_cast<int>(config.kernels().threads()))) {
-  const auto lanes = puller_ == nullptr ? std::vector{weightstore::Lane::kMap} : puller_->lanes();
+  std::vector<weightstore::Lane> lanes = puller_->lanes();
+  if (!config.weightstore_socket().empty()) lanes.insert(lanes.begin(), weightstore::Lane::kMap);
   std::string names;
   for (const weightstore::Lane lane : lanes) {
     names += (names.empty() ? "" : ", else ") + std::string(weightstore::NameOf(lane));
@@ -76,7 +67,7 @@ ModelHost::~ModelHost() { Stop(); }
 
 void ModelHost::Stop() {
   stopped_ = true;
-  if (puller_ != nullptr) puller_->Cancel();
+  puller_->Cancel();
   model_.engine.reset();
   held_.clear();
 }

@@ -85,7 +85,7 @@ class ModelHost {
   const config::v1::GeneratorConfig config_;
   rpc::DaemonContext& context_;
   PullMetrics pull_metrics_;
-  const std::unique_ptr<weightstore::lanes::Puller> puller_;  // null: the store is on this host
+  const std::unique_ptr<weightstore::lanes::Puller> puller_;  // of what this host does not have
   const weightstore::Subscriber subscriber_;
   std::unique_ptr<kernels::Pool> pool_;
   Model model_;

@@ -104,6 +104,7 @@ StatusOr<HostCommand> FromProto(const v1::HostCommand& message) {
   switch (message.command_case()) {
     case v1::HostCommand::kMakeSlot: {
       const v1::MakeSlot& make = message.make_slot();
+      if (make.slot_id() == 0) return InvalidArgument("make_slot.slot_id: must not be 0");
       if (make.num_bytes() == 0) return InvalidArgument("make_slot.num_bytes: must not be 0");
       TITAN_RETURN_IF_ERROR(CheckRunId(make.run_id()));
       return HostCommand(MakeSlot{.slot_id = make.slot_id(),
@@ -180,6 +181,7 @@ StatusOr<HostReport> FromProto(const v1::AttachRequest& message) {
   std::set<uint64_t> seen;
   for (const v1::HostSlot& slot : message.slots()) {
     TITAN_RETURN_IF_ERROR(CheckRunId(slot.run_id()));
+    if (slot.slot_id() == 0) return InvalidArgument("slots: slot_id must not be 0");
     if (!seen.insert(slot.slot_id()).second) {
       return InvalidArgument("slots: slot " + std::to_string(slot.slot_id()) + " is there twice");
     }

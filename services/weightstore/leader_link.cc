@@ -14,6 +14,7 @@
 #include "core/runtime/log.h"
 #include "services/rpc/channel.h"
 #include "services/weightstore/host_messages.h"
+#include "services/weightstore/host_questions.h"
 #include "services/weightstore/host_service.h"
 #include "services/weightstore_client/convert.h"
 
@@ -30,68 +31,6 @@ constexpr Milliseconds kReportDeadline{2'000};
 // A stream has a deadline like every call; an attachment lasts as long as both sides.
 constexpr std::chrono::hours kAttachDeadline{24 * 365};
 constexpr size_t kReportAtOnce = 1024;  // events
-constexpr size_t kMaxReadBytes = 1u << 20;
-
-// The number of a question; nullopt: it is a command.
-std::optional<uint64_t> QuestionOf(const v1::HostCommand& command) {
-  switch (command.command_case()) {
-    case v1::HostCommand::kHashWritten:
-      return command.hash_written().question();
-    case v1::HostCommand::kCopySlot:
-      return command.copy_slot().question();
-    case v1::HostCommand::kReadSlot:
-      return command.read_slot().question();
-    case v1::HostCommand::kWriteSlot:
-      return command.write_slot().question();
-    case v1::HostCommand::kHashFilled:
-      return command.hash_filled().question();
-    default:
-      return std::nullopt;
-  }
-}
-
-StatusOr<Hash128> HashFor(Host& host, const v1::HostCommand& question) {
-  const v1::Manifest& message = question.has_hash_written() ? question.hash_written().manifest()
-                                : question.has_copy_slot()  ? question.copy_slot().manifest()
-                                                            : question.hash_filled().manifest();
-  TITAN_ASSIGN_OR_RETURN(Manifest given, FromProto(message));
-  const auto manifest = std::make_shared<const Manifest>(std::move(given));
-  if (question.has_hash_written()) {
-    return host.HashWritten(question.hash_written().slot_id(), question.hash_written().grant(),
-                            manifest);
-  }
-  if (question.has_copy_slot()) {
-    const v1::CopySlot& copy = question.copy_slot();
-    return host.CopySlot(copy.from_slot(), copy.to_slot(), copy.to_grant(), manifest);
-  }
-  const ReadTensor written_before = [](size_t, std::span<std::byte>) { return OkStatus(); };
-  return host.FillSlot(question.hash_filled().slot_id(), question.hash_filled().grant(), manifest,
-                       written_before);
-}
-
-// On the blocking pool.
-StatusOr<v1::HostAnswer> Work(Host& host, const v1::HostCommand& question) {
-  v1::HostAnswer answer;
-  if (question.has_read_slot()) {
-    const v1::ReadSlot& read = question.read_slot();
-    TITAN_ASSIGN_OR_RETURN(const SlotView slot, host.ViewSlot(read.slot_id()));
-    const uint64_t at = std::min<uint64_t>(read.offset(), slot.bytes.size());
-    const uint64_t length =
-        std::min<uint64_t>({read.max_bytes(), kMaxReadBytes, slot.bytes.size() - at});
-    answer.set_chunk(reinterpret_cast<const char*>(slot.bytes.data()) + at, length);
-    return answer;
-  }
-  if (question.has_write_slot()) {
-    const v1::WriteSlot& write = question.write_slot();
-    TITAN_RETURN_IF_ERROR(host.WriteSlot(
-        write.slot_id(), write.grant(), write.offset(),
-        std::as_bytes(std::span<const char>(write.chunk().data(), write.chunk().size()))));
-    return answer;
-  }
-  TITAN_ASSIGN_OR_RETURN(const Hash128 digest, HashFor(host, question));
-  answer.set_weights_digest(ToHex(digest));
-  return answer;
-}
 
 }  // namespace
 
@@ -277,7 +216,7 @@ void LeaderLink::Answer(const v1::HostCommand& question, uint64_t number) {
     news->Add(std::nullopt, std::move(answer), news);
   };
   const Status posted =
-      context_.blocking.Post([host = host_, question, tell] { tell(Work(*host, question)); });
+      context_.blocking.Post([host = host_, question, tell] { tell(AnswerTo(question, *host)); });
   if (!posted.ok()) tell(posted);
 }
 

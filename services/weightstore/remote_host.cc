@@ -153,21 +153,26 @@ StatusOr<Hash128> RemoteHost::FillSlot(uint64_t to_slot, uint64_t to_grant,
   return DigestFromProto("weights_digest", answer.weights_digest());
 }
 
-StatusOr<SlotView> RemoteHost::ViewSlot(uint64_t slot_id) {
+StatusOr<SlotView> RemoteHost::ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) {
   auto bytes = std::make_shared<std::vector<std::byte>>();
-  for (;;) {
+  while (bytes->size() < num_bytes) {
+    const uint64_t length = std::min<uint64_t>(kChunkBytes, num_bytes - bytes->size());
     const auto fill = [&](v1::HostCommand* command, uint64_t question) {
       v1::ReadSlot& message = *command->mutable_read_slot();
       message.set_question(question);
       message.set_slot_id(slot_id);
-      message.set_offset(bytes->size());
-      message.set_max_bytes(kChunkBytes);
+      message.set_offset(offset + bytes->size());
+      message.set_max_bytes(static_cast<uint32_t>(length));
     };
     TITAN_ASSIGN_OR_RETURN(const v1::HostAnswer answer, Ask(fill));
-    if (answer.chunk().empty()) return SlotView{{bytes->data(), bytes->size()}, bytes};
+    if (answer.chunk().size() != length) {
+      return DataLoss("the host daemon answered " + std::to_string(answer.chunk().size()) +
+                      " bytes of a slot where " + std::to_string(length) + " were asked for");
+    }
     const auto* chunk = reinterpret_cast<const std::byte*>(answer.chunk().data());
-    bytes->insert(bytes->end(), chunk, chunk + answer.chunk().size());
+    bytes->insert(bytes->end(), chunk, chunk + length);
   }
+  return SlotView{{bytes->data(), bytes->size()}, bytes};
 }
 
 }  // namespace titan::weightstore

@@ -48,7 +48,7 @@ class RemoteHost final : public HostPort {
                              std::shared_ptr<const Manifest> manifest,
                              const ReadTensor& read) override;
   // Reads all of it into this process's memory, for as long as the view lives.
-  StatusOr<SlotView> ViewSlot(uint64_t slot_id) override;
+  StatusOr<SlotView> ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) override;
 
  private:
   void Push(v1::AttachResponse message);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The RPCs of what is kept on disk.
+#include <charconv>
+#include <compare>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,6 +20,39 @@ namespace asio = rpc::asio;
 constexpr size_t kMaxChunkBytes = 1u << 20;
 constexpr size_t kMaxReadBytes = 2u << 20;
 constexpr size_t kMaxBundleBytes = size_t{256} << 20;
+
+// Where an entry stands in the list of what is stored, whatever comes and goes around it.
+struct Place {
+  enum Kind : int64_t { kModel, kVersion, kCheckpoint };
+  int64_t kind = kModel;
+  int64_t stored_unix_ms = 0;  // of a model
+  std::string name;            // id or run, of a version with the end that its key has
+  uint64_t version = 0;
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+
+std::string TokenOf(const Place& place) {
+  return std::to_string(place.kind) + "/" + std::to_string(place.stored_unix_ms) + "/" +
+         std::to_string(place.version) + "/" + place.name;
+}
+
+StatusOr<Place> PlaceFromToken(const std::string& token) {
+  Place place;
+  const char* at = token.data();
+  const char* const end = at + token.size();
+  const auto take = [&](auto* number) {
+    const auto [stop, error] = std::from_chars(at, end, *number);
+    if (error != std::errc() || stop == end || *stop != '/') return false;
+    at = stop + 1;
+    return true;
+  };
+  if (token.size() > 512 || !take(&place.kind) || !take(&place.stored_unix_ms) ||
+      !take(&place.version)) {
+    return InvalidArgument("page_token: is not one of an answer");
+  }
+  place.name.assign(at, end);
+  return place;
+}
 
 Status TooLongChunk() { return InvalidArgument("chunk: has more than 1 MiB"); }
 
@@ -94,9 +129,13 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
   const std::function<Status(const Header&)> is_trainer = [this](const Header& header) {
     return leader_.CheckTrainer(header.run_id(), header.epoch());
   };
+  // Its version, held in its slot until it is on disk as well: the ring needs all but one of its
+  // slots for itself.
+  const auto source = std::make_shared<StatusOr<Leader::DiskSource>>(Unavailable(""));
   const std::function<StatusOr<Import>(const Header&)> begin =
-      [this, is_trainer](const Header& header) -> StatusOr<Import> {
+      [this, is_trainer, source](const Header& header) -> StatusOr<Import> {
     TITAN_RETURN_IF_ERROR(is_trainer(header));
+    *source = leader_.HoldForDisk(header.run_id(), header.version());
     TITAN_ASSIGN_OR_RETURN(const Hash128 digest, DigestFromProto("header.digest", header.digest()));
     TITAN_ASSIGN_OR_RETURN(Manifest manifest, FromProto(header.manifest()));
     return library_.BeginCheckpoint(header.run_id(), header.version(), std::move(manifest),
@@ -105,9 +144,15 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
   const auto header = std::make_shared<Header>();
   TITAN_CO_ASSIGN_OR_RETURN(const Received received,
                             co_await Receive(in, begin, is_trainer, header));
-  const std::function<StatusOr<uint64_t>()> release = [this, header,
+  const std::function<StatusOr<uint64_t>()> release = [this, header, source,
                                                        is_trainer]() -> StatusOr<uint64_t> {
     const std::string& run_id = header->run_id();
+    if (source->ok()) {
+      (void)Keep(run_id, **source, /*in_reserved_room=*/false);  // the checkpoint counts without it
+    } else {
+      library_.NoteNotKept(run_id, header->version(), MessageOf(source->status()));
+    }
+    *source = Cancelled("");  // no longer held
     // Its end may have come, and dropped what was recorded, just before this one was.
     if (!leader_.GoesOn(run_id)) (void)library_.DropCheckpoints(run_id);
     TITAN_RETURN_IF_ERROR(is_trainer(*header));
@@ -124,6 +169,7 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
   *response.mutable_checkpoint() = weightstore::ToProto(received.stored, /*whole=*/false);
   response.set_existed(received.existed);
   response.set_freed_bytes(freed_bytes);
+  response.set_version_not_kept_reason(library_.NotKeptReason(header->run_id(), header->version()));
   co_return response;
 }
 
@@ -201,13 +247,35 @@ StatusOr<v1::GetStoredModelResponse> WeightStoreGrpcService::Handle(
 }
 
 StatusOr<v1::ListStoredModelsResponse> WeightStoreGrpcService::Handle(
-    const v1::ListStoredModelsRequest&) {
+    const v1::ListStoredModelsRequest& message) {
+  Place from;
+  if (!message.page_token().empty()) {
+    TITAN_ASSIGN_OR_RETURN(from, PlaceFromToken(message.page_token()));
+  }
   v1::ListStoredModelsResponse answer;
+  size_t num_bytes = 0;
+  // False: the page is full, and the next one begins there.
+  const auto add = [&](const StoredModel& stored, const Place& place, auto* list) {
+    if (place < from) return true;
+    if (num_bytes > kPageBytes) {
+      answer.set_next_page_token(TokenOf(place));
+      return false;
+    }
+    v1::StoredModel& out = *list->Add();
+    out = weightstore::ToProto(stored, /*whole=*/false);
+    num_bytes += out.ByteSizeLong();
+    return true;
+  };
+  bool room = true;
   for (const StoredModel& model : library_.List()) {
-    *answer.add_models() = weightstore::ToProto(model, /*whole=*/false);
+    const Place place = model.run_id.empty()
+                            ? Place{Place::kModel, model.stored_unix_ms, model.id, 0}
+                            : Place{Place::kVersion, 0, model.run_id + "/", model.version};
+    room = room && add(model, place, answer.mutable_models());
   }
   for (const StoredModel& checkpoint : library_.ListCheckpoints()) {
-    *answer.add_checkpoints() = weightstore::ToProto(checkpoint, /*whole=*/false);
+    const Place place = {Place::kCheckpoint, 0, checkpoint.run_id, checkpoint.version};
+    room = room && add(checkpoint, place, answer.mutable_checkpoints());
   }
   TITAN_ASSIGN_OR_RETURN(const DiskUse disk, library_.Disk());
   answer.set_disk_used_bytes(disk.used_bytes);
@@ -236,9 +304,14 @@ StatusOr<v1::CollectGarbageResponse> WeightStoreGrpcService::Handle(
   TITAN_ASSIGN_OR_RETURN(const Library::Collected collected,
                          library_.CollectVersions(message.keep_runs(), message.dry_run()));
   v1::CollectGarbageResponse answer;
+  size_t num_bytes = 0;
   for (const StoredModel& model : collected.versions) {
+    if (num_bytes > kPageBytes) break;
     *answer.add_versions() = weightstore::ToProto(model, /*whole=*/false);
+    num_bytes += answer.versions().rbegin()->ByteSizeLong();
   }
+  answer.set_versions_not_listed(static_cast<uint32_t>(
+      collected.versions.size() - static_cast<size_t>(answer.versions_size())));
   answer.set_freed_bytes(collected.freed_bytes);
   answer.set_versions_left(static_cast<uint32_t>(collected.versions_left));
   if (!message.dry_run()) {

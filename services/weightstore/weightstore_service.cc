@@ -23,6 +23,7 @@ using std::chrono::steady_clock;
 
 constexpr size_t kMaxWatching = 1024;
 constexpr size_t kVersionsPerMessage = 256;
+constexpr int kVersionsPerPage = 4096;
 constexpr size_t kMessagesQueued = 4;
 constexpr uint32_t kMaxWaitMs = 600'000;
 constexpr int kMaxLanes = 8;
@@ -67,7 +68,12 @@ WeightStoreGrpcService::WeightStoreGrpcService(rpc::RpcServer& server,
                                            runtime::SecondsBuckets())),
       commit_seconds_(metrics.AddHistogram("titan_weightstore_commit_seconds",
                                            "Time of a commit with its synced record",
-                                           runtime::SecondsBuckets())) {}
+                                           runtime::SecondsBuckets())),
+      keep_seconds_(metrics.AddHistogram("titan_weightstore_keep_seconds",
+                                         "Time to write a version out of its slot to disk",
+                                         runtime::SecondsBuckets())),
+      not_kept_(metrics.AddCounter("titan_weightstore_not_kept_total",
+                                   "Versions that should be on disk and could not be written")) {}
 
 StatusOr<v1::RegisterTrainerResponse> WeightStoreGrpcService::Handle(
     const v1::RegisterTrainerRequest& message) {
@@ -190,19 +196,21 @@ StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
   if (message.lanes_size() > kMaxLanes) {
     return InvalidArgument("lanes: more than " + std::to_string(kMaxLanes));
   }
-  std::vector<Lane> lanes;
+  Reach reach;
+  reach.host = message.host();
   for (const int lane : message.lanes()) {
-    TITAN_ASSIGN_OR_RETURN(lanes.emplace_back(), FromProto(static_cast<v1::Lane>(lane)));
+    TITAN_ASSIGN_OR_RETURN(reach.lanes.emplace_back(), FromProto(static_cast<v1::Lane>(lane)));
   }
   TITAN_ASSIGN_OR_RETURN(
       const RemoteLease remote,
       leader_.AcquireRemoteLease(message.holder(), message.run_id(), message.version(),
-                                 message.evaluation(), lanes));
+                                 message.evaluation(), reach));
   fill(remote.lease);
   answer.set_lane(weightstore::ToProto(remote.lane));
+  answer.set_ttl_ms(static_cast<uint64_t>(remote.ttl.count()));
+  if (remote.lane == Lane::kMap) return answer;
   answer.set_epoch(remote.epoch);
   answer.set_token(ToHex(remote.token));
-  answer.set_ttl_ms(static_cast<uint64_t>(remote.ttl.count()));
   answer.set_data_plane_address(remote.address);
   return answer;
 }
@@ -232,21 +240,26 @@ StatusOr<v1::UnpinEvaluationResponse> WeightStoreGrpcService::Handle(
 
 StatusOr<v1::ListVersionsResponse> WeightStoreGrpcService::Handle(
     const v1::ListVersionsRequest& message) {
-  TITAN_ASSIGN_OR_RETURN(const std::vector<VersionInfo> versions,
-                         leader_.ListVersions(message.run_id()));
+  TITAN_ASSIGN_OR_RETURN(
+      const std::vector<VersionInfo> versions,
+      leader_.ListVersions(message.run_id(), message.from_version(), kVersionsPerPage + 1));
   v1::ListVersionsResponse answer;
-  const std::string reason = library_.NotKeptReason(message.run_id());
-  v1::VersionInfo* newest = nullptr;
+  size_t num_bytes = 0;
   for (const VersionInfo& info : versions) {
+    if (answer.versions_size() == kVersionsPerPage || num_bytes > kPageBytes) {
+      answer.set_next_version(info.version);
+      break;
+    }
     v1::VersionInfo& out = *answer.add_versions();
     out = ToProto(info);
-    if (info.record.has_value()) newest = &out;
-    const auto kept = library_.FindVersion(message.run_id(), info.version);
-    if (!kept.ok()) continue;
-    out.set_kept_bytes(kept->num_bytes());
-    out.set_stored_id(kept->id);
+    if (const auto kept = library_.FindVersion(message.run_id(), info.version); kept.ok()) {
+      out.set_kept_bytes(kept->num_bytes());
+      out.set_stored_id(kept->id);
+    } else {
+      out.set_not_kept_reason(library_.NotKeptReason(message.run_id(), info.version));
+    }
+    num_bytes += out.ByteSizeLong();
   }
-  if (newest != nullptr && newest->kept_bytes() == 0) newest->set_not_kept_reason(reason);
   return answer;
 }
 
@@ -297,22 +310,31 @@ asio::awaitable<Status> WeightStoreGrpcService::Watch(
 }
 
 Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
-  TITAN_ASSIGN_OR_RETURN(const std::optional<Leader::Newest> newest, leader_.NewestOf(run_id));
+  TITAN_ASSIGN_OR_RETURN(const std::optional<Leader::DiskSource> newest,
+                         leader_.HoldNewestForDisk(run_id));
   if (!newest.has_value()) return OkStatus();
-  const auto start = steady_clock::now();
-  const Status kept =
-      library_.Keep(run_id, newest->version, newest->digest, newest->manifest, newest->slot.bytes);
-  if (kept.ok()) {
-    TITAN_LOG(kInfo, "version_kept", {"run_id", run_id}, {"version", newest->version},
-              {"seconds", SecondsSince(start)});
-  } else if (kept.code() == StatusCode::kAlreadyExists) {
+  const Status kept = Keep(run_id, *newest, /*in_reserved_room=*/true);
+  if (kept.code() == StatusCode::kAlreadyExists) {
     return Unavailable(MessageOf(kept) + "; ask again");
-  } else {
-    TITAN_LOG(kError, "version_not_kept", {"run_id", run_id}, {"version", newest->version},
-              {"status", kept});
-    library_.NoteNotKept(run_id, MessageOf(kept));  // the run ends all the same
   }
-  return OkStatus();
+  return OkStatus();  // the run ends all the same
+}
+
+Status WeightStoreGrpcService::Keep(const std::string& run_id, const Leader::DiskSource& source,
+                                    bool in_reserved_room) {
+  const auto start = steady_clock::now();
+  const Status kept = library_.Keep(run_id, source.version, source.digest, source.manifest,
+                                    source.view, in_reserved_room);
+  if (kept.ok()) {
+    keep_seconds_.Observe(SecondsSince(start));
+    TITAN_LOG(kInfo, "version_kept", {"run_id", run_id}, {"version", source.version},
+              {"seconds", SecondsSince(start)});
+  } else if (kept.code() != StatusCode::kAlreadyExists) {
+    not_kept_.Add();
+    TITAN_LOG(kError, "version_not_kept", {"run_id", run_id}, {"version", source.version},
+              {"status", kept});
+  }
+  return kept;
 }
 
 StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequest& message) {

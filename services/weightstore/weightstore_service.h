@@ -19,6 +19,10 @@
 
 namespace titan::weightstore {
 
+// A list ends with the entry that passes this, and the next page begins there: a message may have
+// rpc::kMaxMessageBytes.
+inline constexpr size_t kPageBytes = 1u << 20;
+
 class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackService {
  public:
   // All must outlive the service. `watchers` are woken by the leader (LeaderOptions::on_change).
@@ -150,6 +154,8 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
       std::function<Status(const Header&)> before_finish, std::shared_ptr<Header> header);
   // Keeps the newest version of a run that ends. Unavailable: another call is at it.
   Status KeepNewest(const std::string& run_id);
+  // Writes it to disk, and tells the log and the metrics. Codes of Library::Keep.
+  Status Keep(const std::string& run_id, const Leader::DiskSource& source, bool in_reserved_room);
   // Runs Handle(request) on the blocking pool and carries its reason over.
   template <typename Request, typename Response>
   Reactor* ServeBlocking(Context* context, const Request* request, Response* response);
@@ -164,6 +170,8 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
   runtime::Counter ring_full_;
   runtime::Histogram verify_seconds_;
   runtime::Histogram commit_seconds_;
+  runtime::Histogram keep_seconds_;
+  runtime::Counter not_kept_;
 };
 
 template <typename Request, typename Response>

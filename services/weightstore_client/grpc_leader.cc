@@ -120,14 +120,14 @@ StatusOr<int64_t> GrpcLeader::CommitVersion(const std::string& run_id, uint64_t 
 
 StatusOr<v1::AcquireLeaseResponse> GrpcLeader::Acquire(const std::string& holder,
                                                        const std::string& run_id, uint64_t version,
-                                                       bool evaluation,
-                                                       const std::vector<Lane>& lanes) {
+                                                       bool evaluation, const Reach& reach) {
   v1::AcquireLeaseRequest request;
   request.set_holder(holder);
   request.set_run_id(run_id);
   request.set_version(version);
   request.set_evaluation(evaluation);
-  for (const Lane lane : lanes) request.add_lanes(ToProto(lane));
+  for (const Lane lane : reach.lanes) request.add_lanes(ToProto(lane));
+  request.set_host(reach.host);
   // For evaluation it may be read from disk first.
   const auto deadline = evaluation ? options_.long_deadline : options_.deadline;
   return Call(&Async::AcquireLease, std::move(request), deadline);
@@ -159,15 +159,15 @@ StatusOr<Lease> GrpcLeader::AcquireLease(const std::string& holder, const std::s
 
 StatusOr<RemoteLease> GrpcLeader::AcquireRemoteLease(const std::string& holder,
                                                      const std::string& run_id, uint64_t version,
-                                                     bool evaluation,
-                                                     const std::vector<Lane>& lanes) {
-  TITAN_ASSIGN_OR_RETURN(const auto response, Acquire(holder, run_id, version, evaluation, lanes));
+                                                     bool evaluation, const Reach& reach) {
+  TITAN_ASSIGN_OR_RETURN(const auto response, Acquire(holder, run_id, version, evaluation, reach));
   RemoteLease remote;
   TITAN_ASSIGN_OR_RETURN(remote.lease, LeaseOf(response, run_id, version));
-  remote.epoch = response.epoch();
-  TITAN_ASSIGN_OR_RETURN(remote.token, DigestFromProto("token", response.token()));
   remote.ttl = std::chrono::milliseconds(std::min(response.ttl_ms(), kMaxTtlMs));
   TITAN_ASSIGN_OR_RETURN(remote.lane, FromProto(response.lane()));
+  if (remote.lane == Lane::kMap) return remote;
+  remote.epoch = response.epoch();
+  TITAN_ASSIGN_OR_RETURN(remote.token, DigestFromProto("token", response.token()));
   remote.address = response.data_plane_address();
   return remote;
 }

@@ -56,7 +56,7 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
                                uint64_t version, bool evaluation) override;
   StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder, const std::string& run_id,
                                            uint64_t version, bool evaluation,
-                                           const std::vector<Lane>& lanes) override;
+                                           const Reach& reach) override;
   Status ReleaseLease(uint64_t lease_id) override;
 
   StatusOr<StoredModel> FindModel(const std::string& id_or_name) override;
@@ -80,8 +80,7 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
              GrpcLeaderOptions options);
 
   StatusOr<v1::AcquireLeaseResponse> Acquire(const std::string& holder, const std::string& run_id,
-                                             uint64_t version, bool evaluation,
-                                             const std::vector<Lane>& lanes);
+                                             uint64_t version, bool evaluation, const Reach& reach);
   StatusOr<StoredModel> Get(v1::GetStoredModelRequest request);
   template <typename Request, typename Response>
   StatusOr<Response> CallStream(rpc::WriteStreamMethod<Async, Request, Response> method,

@@ -59,4 +59,8 @@ titan_fuzz(weightstore_rpc USES services/weightstore
   CORPUS tests/fuzz/corpus/weightstore_rpc
   METHODS RegisterTrainer BeginVersion PutDone CommitVersion AcquireLease ReleaseLease PinForEvaluation
           UnpinEvaluation ListVersions WatchVersions EndRun AdvanceOrchestratorEpoch ImportModel GetStoredModel
-          ListStoredModels DeleteStoredModel CollectGarbage ReadBlob PutBundle)
+          ListStoredModels DeleteStoredModel CollectGarbage ReadBlob PutBundle PutCheckpoint GetCheckpoint)
+# Leader and host daemon, each before a hostile other one.
+titan_fuzz(weightstore_host USES services/weightstore
+  CORPUS tests/fuzz/corpus/weightstore_host
+  METHODS Attach Report Command Answer)

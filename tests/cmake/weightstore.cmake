@@ -19,12 +19,12 @@ titan_test(weightstore_damage_test LABEL integration TIMEOUT 120
 # A daemon, a writer and readers as processes that are killed and stopped: 12 times, in the long suite 300 times.
 titan_test(weightstore_recovery_test LABEL integration TIMEOUT 180 NO_MAIN
   SOURCES integration/weightstore_recovery_test.cc
-  USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
+  USES core/base core/runtime weightstore/client weightstore/transport services/rpc services/weightstore_client
   DEPENDS titan-weightstore)
 add_test(NAME long/weightstore_recovery_300 COMMAND weightstore_recovery_test)
 set_tests_properties(long/weightstore_recovery_300 PROPERTIES LABELS long TIMEOUT 3600 ENVIRONMENT TITAN_KILL_POINTS=300)
 # Leader and hosts as processes of their own, killed and stopped.
 titan_test(weightstore_hosts_test LABEL integration TIMEOUT 180
-  SOURCES integration/weightstore_hosts_test.cc
-  USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
+  SOURCES integration/weightstore_hosts_test.cc integration/weightstore_elsewhere_test.cc
+  USES core/base core/runtime weightstore/client weightstore/transport services/rpc services/weightstore_client
   DEPENDS titan-weightstore)

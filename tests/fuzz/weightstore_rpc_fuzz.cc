@@ -301,6 +301,11 @@ const std::vector<Method>& Methods() {
       Unary<v1::ReadBlobRequest>("ReadBlob"),
       {"PutBundle", nullptr,
        [](const uint8_t* d, size_t n) { RequestStream(d, n, "PutBundle", &S::DoPutBundle); }},
+      {"PutCheckpoint", nullptr,
+       [](const uint8_t* d, size_t n) {
+         RequestStream(d, n, "PutCheckpoint", &S::DoPutCheckpoint);
+       }},
+      Unary<v1::GetCheckpointRequest>("GetCheckpoint"),
   };
   return methods;
 }

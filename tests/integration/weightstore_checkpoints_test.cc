@@ -2,21 +2,27 @@
 //
 // Goal: checkpoints as titan-weightstore keeps them are those of a run that goes on, by its
 // trainer: none stays of a run that ended or of a trainer that was replaced while one was sent, nor
-// of a store that is killed meanwhile; what was durable stays. Method: the real program; what
-// happens meanwhile happens when the store asks for the next part.
+// of a store that is killed meanwhile; what was durable stays, and the version of a checkpoint can
+// be loaded. Lists are told whole, however long. Method: the real program; what happens meanwhile
+// happens when the store asks for the next part; long lists are written into its records.
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <set>
 
 #include "core/storage/rocksdb_store.h"
 #include "services/weightstore_client/convert.h"
 #include "tests/support/weightstore_daemon.h"
+#include "titan/storage/v1/storage.pb.h"
 #include "weightstore/client/reason.h"
+#include "weightstore/client/subscriber.h"
 #include "weightstore/client/weights_digest.h"
+#include "weightstore/index.h"
 #include "weightstore/library.h"
+#include "weightstore/library_index.h"
 
 namespace titan::weightstore {
 namespace {
@@ -28,9 +34,10 @@ constexpr char kFacts[] = "the facts";
 
 class CheckpointsTest : public testing::WeightStoreDaemonTest {
  protected:
-  // A checkpoint of the run at a version; `meanwhile` runs before each part is given.
+  // A checkpoint of the run at a version; `meanwhile` runs before each part is given. Its tensors
+  // hold the version's number, or another one, as those of a run in bf16 hold other bytes.
   Status Put(uint64_t epoch, uint64_t version, const std::function<void(int part)>& meanwhile = {},
-             uint64_t needed = 0) {
+             uint64_t needed = 0, int64_t number = -1) {
     Checkpoint checkpoint;
     checkpoint.request_id = "c";
     checkpoint.run_id = "run";
@@ -40,7 +47,7 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
     checkpoint.facts = kFacts;
     checkpoint.needed_version = needed;
     std::vector<std::byte> slot(checkpoint.manifest.slot_bytes);
-    Fill(slot, version);
+    Fill(slot, number < 0 ? version : static_cast<uint64_t>(number));
     checkpoint.digest = WeightsDigest(checkpoint.manifest, slot, 1);
     size_t next = 0;
     return leader_->PutCheckpoint(
@@ -74,6 +81,23 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
     const auto stored = Stored();
     for (const auto& checkpoint : stored.checkpoints()) versions.push_back(checkpoint.version());
     return versions;
+  }
+  // Of the run, those on disk.
+  std::vector<uint64_t> Kept() {
+    std::vector<uint64_t> kept;
+    for (const auto& [number, info] : testing::VersionsOf(*stub_, "run")) {
+      if (info.kept_bytes() > 0) kept.push_back(number);
+    }
+    return kept;
+  }
+  v1::CollectGarbageResponse CollectGarbage(uint32_t keep_runs) {
+    grpc::ClientContext context;
+    v1::CollectGarbageRequest request;
+    request.set_request_id("gc");
+    request.set_keep_runs(keep_runs);
+    v1::CollectGarbageResponse response;
+    EXPECT_TRUE(stub_->CollectGarbage(&context, request, &response).ok());
+    return response;
   }
   size_t NumFiles() const {
     size_t files = 0;
@@ -169,6 +193,170 @@ TEST_F(CheckpointsTest, AStoreThatDiedWhileItEndedARunDropsTheRest) {
   Start();
   EXPECT_TRUE(Versions().empty());
   EXPECT_EQ(NumFiles(), 0u);
+}
+
+TEST_F(CheckpointsTest, AfterPowerLossTheNewestDurableVersionLoads) {
+  auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  std::vector<Hash128> digests;
+  for (uint64_t v = 0; v < 4; ++v) {
+    digests.push_back(Publish(**publisher, v));
+    if (v == 0) {
+      ASSERT_TRUE(Put((*publisher)->epoch(), 0).ok());
+    }
+    if (v == 2) {
+      ASSERT_TRUE(Put((*publisher)->epoch(), 2).ok());
+    }
+  }
+  EXPECT_EQ(Kept(), (std::vector<uint64_t>{0, 2}));
+  EXPECT_EQ(testing::VersionsOf(*stub_, "run")[2].state(), v1::VERSION_STATE_COMMITTED);
+  EXPECT_EQ(NumFiles(), 5u);  // the facts, and two tensors of each, which both records name
+  EXPECT_EQ(CollectGarbage(0).versions_size(), 0);
+  EXPECT_EQ(Kept(), (std::vector<uint64_t>{0, 2}));
+
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  publisher->reset();
+  Start();
+  const Subscriber reader(*leader_, socket_path(), "generator-0");
+  EXPECT_EQ(ReasonOf(reader.Acquire("run", 3, false).status()), kVersionLost);
+  {
+    auto slot = reader.Acquire("run", 2, true);
+    ASSERT_TRUE(slot.ok()) << slot.status();
+    EXPECT_EQ(slot->lease().digest, digests[2]);
+    EXPECT_EQ(testing::NumberIn(slot->bytes()), 2u);
+  }
+  // A trainer goes on; what recovery does not need any more goes, with its version.
+  publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  for (uint64_t v = 2; v < 7; ++v) {
+    Publish(**publisher, v);
+    if (v % 2 != 0) continue;
+    ASSERT_TRUE(Put((*publisher)->epoch(), v, {}, /*needed=*/v - 1).ok());
+  }
+  EXPECT_EQ(Versions(), (std::vector<uint64_t>{4, 6}));
+  EXPECT_EQ(Kept(), (std::vector<uint64_t>{4, 6}));
+  // A run that ends without its trainer and its memory leaves the newest one.
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  publisher->reset();
+  Start();
+  EndRun();
+  EXPECT_TRUE(Versions().empty());
+  EXPECT_EQ(Kept(), (std::vector<uint64_t>{6}));
+  EXPECT_EQ(CollectGarbage(0).versions_size(), 1);
+  EXPECT_EQ(NumFiles(), 0u);
+}
+
+TEST_F(CheckpointsTest, AVersionThatDoesNotFitOnDiskIsSaidAndCommitsGoOn) {
+  const uint64_t bytes = SmallManifest().slot_bytes;
+  EXPECT_EQ(End(SIGTERM), 0);
+  // For the last version, which is reserved, and for the checkpoint.
+  store_.more_config = R"(, "disk_limit_bytes": )" + std::to_string(2 * bytes + 1000);
+  Start();
+  const auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  ASSERT_TRUE(Put((*publisher)->epoch(), 0, {}, 0, /*number=*/100).ok());
+  EXPECT_EQ(Versions(), std::vector<uint64_t>{0});
+  EXPECT_TRUE(Kept().empty());
+  const std::string reason = testing::VersionsOf(*stub_, "run")[0].not_kept_reason();
+  EXPECT_NE(reason.find("version 0 of run run needs"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("disk_limit_bytes is " + std::to_string(2 * bytes + 1000)),
+            std::string::npos)
+      << reason;
+  EXPECT_NE(store_.log().find("version_not_kept"), std::string::npos);
+  // Nor does the next checkpoint; versions are committed all the same, and the last one is kept.
+  Publish(**publisher, 1);
+  EXPECT_EQ(Put((*publisher)->epoch(), 1, {}, 0, 101).code(), StatusCode::kResourceExhausted);
+  for (uint64_t v = 2; v < 9; ++v) Publish(**publisher, v);
+  EndRun();
+  EXPECT_EQ(Kept(), std::vector<uint64_t>{8});
+  EXPECT_EQ(testing::VersionsOf(*stub_, "run")[0].not_kept_reason(), "");
+}
+
+TEST_F(CheckpointsTest, AVersionThatIsWrittenToDiskKeepsItsSlotAndTheRingMovesOn) {
+  // Its calls are completed by another thread than that of the checkpoint.
+  auto another = StandaloneLeader::Create(store_.address());
+  ASSERT_TRUE(another.ok()) << another.status();
+  const auto publisher = Publisher::Register((*another)->port(), {.socket_path = socket_path(),
+                                                                  .run_id = "run",
+                                                                  .request_id = "r",
+                                                                  .manifest = SmallManifest(),
+                                                                  .max_age = 1});
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  uint64_t next = 1;
+  // While the checkpoint is sent, more versions are made than the ring has slots.
+  ASSERT_TRUE(Put((*publisher)->epoch(), 0, [&](int) {
+                for (int i = 0; i < 5; ++i) Publish(**publisher, next++);
+              }).ok());
+  EXPECT_EQ(Kept(), std::vector<uint64_t>{0});
+  EXPECT_EQ(testing::VersionsOf(*stub_, "run")[0].state(), v1::VERSION_STATE_FREE);
+}
+
+TEST_F(CheckpointsTest, LongListsAreToldWholePageByPage) {
+  constexpr uint64_t kVersions = 40'000, kRuns = 12'000;
+  EXPECT_EQ(End(SIGTERM), 0);
+  {
+    auto records = storage::OpenRocksDbStore(data_folder() + "/index");
+    ASSERT_TRUE(records.ok()) << records.status();
+    RunRecord run;
+    run.manifest = std::make_shared<const Manifest>(SmallManifest());
+    ASSERT_TRUE(Index(**records).PutRun("run", run).ok());
+    storage::WriteBatch batch;
+    for (uint64_t v = 0; v < kVersions; ++v) {
+      titan::storage::v1::VersionRecord record;
+      record.set_version(v);
+      record.set_weights_digest(ToHex(Hash128{v, 1}));
+      record.set_plan_digest(std::string(32, 'p'));
+      record.set_train_step(v);
+      record.set_committed_unix_ms(1'700'000'000'000);
+      batch.Put("version/run/" + storage::BigEndianKey(v), record.SerializeAsString());
+    }
+    for (uint64_t i = 0; i < kRuns; ++i) {
+      StoredModel kept;
+      kept.run_id = "ended-" + std::to_string(i);
+      kept.version = i;
+      kept.id = ToHex(Hash128{i, 3});
+      kept.manifest = run.manifest;
+      kept.blobs.resize(run.manifest->tensors.size());
+      kept.stored_unix_ms = static_cast<int64_t>(i);
+      batch.Put(StoredVersionKey(kept.run_id, i), EncodeStoredModel(kept));
+    }
+    ASSERT_TRUE((*records)->Write(batch, storage::Durability::kSynced).ok());
+  }
+  Start();
+  const auto versions = testing::VersionsOf(*stub_, "run");
+  ASSERT_EQ(versions.size(), kVersions);
+  for (const auto& [number, info] : versions) {
+    ASSERT_EQ(info.weights_digest(), ToHex(Hash128{number, 1}));
+  }
+  std::set<std::string> runs;
+  v1::ListStoredModelsRequest request;
+  int pages = 0;
+  do {
+    grpc::ClientContext context;
+    v1::ListStoredModelsResponse page;
+    const grpc::Status status = stub_->ListStoredModels(&context, request, &page);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    for (const auto& model : page.models()) EXPECT_TRUE(runs.insert(model.run_id()).second);
+    request.set_page_token(page.next_page_token());
+    ++pages;
+  } while (!request.page_token().empty());
+  EXPECT_EQ(runs.size(), kRuns);
+  EXPECT_GT(pages, 1);
+  for (const char* token : {"x", "0/0/0", "1/0/x/run", "99999999999999999999/0/0/run"}) {
+    grpc::ClientContext context;
+    v1::ListStoredModelsResponse page;
+    request.set_page_token(token);
+    EXPECT_EQ(stub_->ListStoredModels(&context, request, &page).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT)
+        << token;
+  }
+  const auto collected = CollectGarbage(1);
+  EXPECT_GT(collected.versions_not_listed(), 0u);
+  EXPECT_EQ(static_cast<uint64_t>(collected.versions_size()) + collected.versions_not_listed(),
+            kRuns - 1);
+  EXPECT_EQ(collected.versions_left(), 1u);
 }
 
 TEST_F(CheckpointsTest, ARefusedRegistrationLeavesTheRoomOfTheRunThatHasIt) {

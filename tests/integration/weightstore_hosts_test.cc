@@ -3,6 +3,8 @@
 // Goal: leader and host daemons as processes of their own lose nothing that was acknowledged,
 // whoever of them dies or stops, and no call hangs. Method: titan-weightstore in each role, killed
 // with SIGKILL or stopped; publishers and subscribers of this process.
+#include "tests/support/weightstore_hosts.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +15,6 @@
 #include <thread>
 
 #include "tests/support/sanitized.h"
-#include "tests/support/weightstore_daemon.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
 #include "weightstore/client/weights_digest.h"
@@ -24,111 +25,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 using testing::Fill;
+using testing::HostsTest;
+using testing::kLongestCall;
+using testing::kPatience;
 using testing::MemoryFiles;
 using testing::NumberIn;
-using testing::SmallManifest;
 using testing::WeightStoreProcess;
 using titan::testing::Eventually;
-
-constexpr milliseconds kLongestCall{titan::testing::Rounds(4'000, 20'000)};
-constexpr milliseconds kPatience{titan::testing::Rounds(30'000, 120'000)};
-
-class HostsTest : public ::testing::Test {
- protected:
-  HostsTest() {
-    StartLeader();
-    StartHost(host_, "h1");
-  }
-
-  // At the same address every time, which its hosts know.
-  void StartLeader() {
-    leader_.role = "leader";
-    if (!leader_.address().empty()) leader_.more_arguments = {"--listen", leader_.address()};
-    ASSERT_TRUE(leader_.Start()) << leader_.exit_code() << "\n" << leader_.log();
-    standalone_ = *StandaloneLeader::Create(leader_.address());
-    port_ = &standalone_->port();
-    stub_ = v1::WeightStoreService::NewStub(*rpc::MakeChannel(leader_.address()));
-  }
-  void StartHost(WeightStoreProcess& host, const std::string& name) {
-    host.role = "host";
-    host.more_config =
-        R"(, "leader_address": ")" + leader_.address() + R"(", "host": ")" + name + "\"";
-    ASSERT_TRUE(host.Start()) << host.exit_code() << "\n" << host.log();
-  }
-
-  std::unique_ptr<Publisher> Register(WeightStoreProcess& host, const std::string& run = "run") {
-    std::unique_ptr<Publisher> publisher;
-    Status last;
-    // Until the host is attached.
-    Eventually(
-        [&] {
-          auto registered =
-              Publisher::Register(*port_, {.socket_path = host.socket_path(),
-                                           .run_id = run,
-                                           .request_id = "r" + std::to_string(++requests_),
-                                           .manifest = SmallManifest(),
-                                           .max_age = 1});
-          last = registered.status();
-          if (registered.ok()) publisher = *std::move(registered);
-          return publisher != nullptr || last.code() != StatusCode::kUnavailable;
-        },
-        kPatience);
-    EXPECT_NE(publisher, nullptr) << last << "\n" << leader_.log() << host.log();
-    return publisher;
-  }
-  // Writes and hashes; Commit is left.
-  Hash128 Write(Publisher& publisher, uint64_t version) {
-    const auto begun = publisher.Begin(version, milliseconds(5000));
-    EXPECT_TRUE(begun.ok()) << begun.status();
-    if (!begun.ok()) return {};
-    Fill(begun->bytes, version);
-    const auto digest = publisher.Finish();
-    EXPECT_TRUE(digest.ok()) << digest.status();
-    return digest.ok() ? *digest : Hash128{};
-  }
-  Hash128 Publish(Publisher& publisher, uint64_t version) {
-    const Hash128 digest = Write(publisher, version);
-    const auto committed = publisher.Commit("plan", version);
-    EXPECT_TRUE(committed.ok()) << committed.status();
-    return digest;
-  }
-  Subscriber Reader(WeightStoreProcess& host, const std::string& holder = "generator-0") {
-    return Subscriber(*port_, host.socket_path(), holder);
-  }
-
-  // Until the successor is attached and has looked at the bytes.
-  bool Renewed(const Subscriber& reader, HeldVersion& version) {
-    Status last;
-    const bool renewed = Eventually(
-        [&] {
-          last = reader.Renew(version);
-          return last.ok() || !Subscriber::MayRenewLater(last);
-        },
-        kPatience);
-    EXPECT_TRUE(last.ok()) << last << "\n" << host_.log();
-    return renewed && last.ok();
-  }
-
-  std::map<uint64_t, v1::VersionInfo> Versions(const std::string& run = "run") {
-    grpc::ClientContext context;
-    v1::ListVersionsRequest request;
-    request.set_run_id(run);
-    v1::ListVersionsResponse response;
-    EXPECT_TRUE(stub_->ListVersions(&context, request, &response).ok());
-    std::map<uint64_t, v1::VersionInfo> versions;
-    for (const auto& info : response.versions()) versions[info.version()] = info;
-    return versions;
-  }
-  bool Becomes(uint64_t version, v1::VersionState state) {
-    return Eventually([&] { return Versions()[version].state() == state; }, kPatience);
-  }
-
-  WeightStoreProcess leader_, host_;
-  int requests_ = 0;
-  std::unique_ptr<StandaloneLeader> standalone_;
-  GrpcLeader* port_ = nullptr;
-  std::unique_ptr<v1::WeightStoreService::Stub> stub_;
-};
 
 TEST_F(HostsTest, TheHostHasTheBytesAndTheLeaderTheRecords) {
   auto publisher = Register(host_);

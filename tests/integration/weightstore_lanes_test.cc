@@ -30,7 +30,7 @@ TEST_F(DataPlaneTest, ReadersElsewherePullOverTcpAndOthersAreTurnedAway) {
   lanes::PullerOptions options;
   options.report = [&](const lanes::PullReport& report) { reports.push_back(report); };
   const auto puller = *lanes::Puller::Create(options);
-  const Subscriber remote(*leader_, *puller, "generator-7");
+  const Subscriber remote(*leader_, "", *puller, "generator-7");
   // Without a data plane: said with what to set.
   {
     auto publisher = Register(1, SmallManifest(1'000));
@@ -43,7 +43,7 @@ TEST_F(DataPlaneTest, ReadersElsewherePullOverTcpAndOthersAreTurnedAway) {
   EXPECT_EQ(End(SIGTERM), 0);
   store_.more_config = R"(, "data_plane_address": "127.0.0.1:0")";
   Start();
-  const Subscriber elsewhere(*leader_, *puller, "generator-7");
+  const Subscriber elsewhere(*leader_, "", *puller, "generator-7");
   auto publisher = Register(1, SmallManifest(1'000));
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   Publish(**publisher, 0);
@@ -56,16 +56,18 @@ TEST_F(DataPlaneTest, ReadersElsewherePullOverTcpAndOthersAreTurnedAway) {
   EXPECT_EQ(reports.back().num_bytes, SmallManifest(1'000).slot_bytes);
 
   // Its lease has ended; a lease of the same version has another token.
-  const auto first = leader_->AcquireRemoteLease("g", "run", 1, false, {Lane::kRdma, Lane::kTcp});
-  const auto second = leader_->AcquireRemoteLease("g", "run", 1, false, {Lane::kTcp});
+  const auto first =
+      leader_->AcquireRemoteLease("g", "run", 1, false, {{Lane::kRdma, Lane::kTcp}, ""});
+  const auto second = leader_->AcquireRemoteLease("g", "run", 1, false, {{Lane::kTcp}, ""});
   ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
   EXPECT_EQ(first->lane, Lane::kTcp);
   EXPECT_NE(first->token, second->token);
   EXPECT_NE(first->token, Hash128{});
   EXPECT_GE(first->ttl, milliseconds(10'000));
   const auto expires = std::chrono::steady_clock::now() + first->ttl;
-  EXPECT_EQ(ReasonOf(leader_->AcquireRemoteLease("g", "run", 1, false, {Lane::kRdma}).status()),
-            kNoRemoteLane);
+  EXPECT_EQ(
+      ReasonOf(leader_->AcquireRemoteLease("g", "run", 1, false, {{Lane::kRdma}, ""}).status()),
+      kNoRemoteLane);
   RemoteLease forged = *first;
   forged.token = second->token;
   EXPECT_EQ(puller->Pull(forged, expires).status().code(), StatusCode::kFailedPrecondition);
@@ -114,7 +116,7 @@ TEST_F(DataPlaneTest, AStoreThatIsKilledDuringAPullFailsItInTimeAndTheOldVersion
   lanes::PullerOptions options;
   options.tcp.piece_bytes = 64 << 10;
   const auto puller = *lanes::Puller::Create(options);
-  const Subscriber subscriber(*leader_, *puller, "generator-7");
+  const Subscriber subscriber(*leader_, "", *puller, "generator-7");
   auto publisher = Register(1, manifest);
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   Publish(**publisher, 0);

@@ -83,9 +83,12 @@ class RmaLaneTest : public testing::WeightStoreDaemonTest {
     EXPECT_TRUE(puller.ok()) << puller.status();
     return *std::move(puller);
   }
-  Subscriber Reader(lanes::Puller& puller) { return Subscriber(*leader_, puller, "generator-7"); }
+  Subscriber Reader(lanes::Puller& puller) {
+    return Subscriber(*leader_, "", puller, "generator-7");
+  }
   StatusOr<RemoteLease> Lease(uint64_t version) {
-    return leader_->AcquireRemoteLease("generator-7", "run", version, false, {Lane::kShmTest});
+    return leader_->AcquireRemoteLease("generator-7", "run", version, false,
+                                       {{Lane::kShmTest}, ""});
   }
   static PullGrant GrantOf(const RemoteLease& lease) {
     return {lease.lease, lease.epoch, lease.token, steady_clock::now() + lease.ttl};

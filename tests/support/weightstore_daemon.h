@@ -47,6 +47,23 @@ inline std::map<std::string, uint64_t> MemoryFiles(pid_t pid) {
   return files;
 }
 
+// All versions of a run, by number.
+inline std::map<uint64_t, v1::VersionInfo> VersionsOf(v1::WeightStoreService::StubInterface& stub,
+                                                      const std::string& run) {
+  std::map<uint64_t, v1::VersionInfo> versions;
+  v1::ListVersionsRequest request;
+  request.set_run_id(run);
+  for (;;) {
+    grpc::ClientContext context;
+    v1::ListVersionsResponse page;
+    const grpc::Status status = stub.ListVersions(&context, request, &page);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    for (v1::VersionInfo& info : *page.mutable_versions()) versions[info.version()] = info;
+    if (page.next_version() == 0) return versions;
+    request.set_from_version(page.next_version());
+  }
+}
+
 // The process. The folder stays over restarts and goes with this object.
 class WeightStoreProcess {
  public:

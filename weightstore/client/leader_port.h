@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "core/base/hash.h"
 #include "core/base/status.h"
@@ -64,13 +63,12 @@ class LeaderPort {
   // LOST.
   virtual StatusOr<Lease> AcquireLease(const std::string& holder, const std::string& run_id,
                                        uint64_t version, bool evaluation) = 0;
-  // The same for a holder that pulls the bytes over `lanes`, those that it can use, dearest first:
-  // the answer names the first of them that the host serves. FailedPrecondition: it serves none,
-  // and what to set.
+  // The same for a holder that pulls what its own host does not have: the answer's lane is kMap if
+  // that has the version, else the first of its lanes that the version's host serves.
+  // FailedPrecondition: that serves none, and what to set.
   virtual StatusOr<RemoteLease> AcquireRemoteLease(const std::string& holder,
                                                    const std::string& run_id, uint64_t version,
-                                                   bool evaluation,
-                                                   const std::vector<Lane>& lanes) = 0;
+                                                   bool evaluation, const Reach& reach) = 0;
   // OK also for a lease that has ended.
   virtual Status ReleaseLease(uint64_t lease_id) = 0;
 };

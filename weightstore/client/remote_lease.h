@@ -29,10 +29,16 @@ enum class Lane : uint8_t {
 };
 std::string_view NameOf(Lane lane);  // "map", "tcp", "rdma", "shm-test"
 
-// What a leader gives to a reader on another machine. Whoever has the token may read the version
-// until the lease ends: it is never logged.
+// By what a reader can get at versions.
+struct Reach {
+  std::vector<Lane> lanes;  // that it pulls by, dearest first
+  std::string host;         // its own, whose slots it maps, by its daemon's name; empty: none
+};
+
+// What a leader gives to a reader that pulls. Whoever has the token may read the version until the
+// lease ends: it is never logged.
 struct RemoteLease {
-  Lease lease;
+  Lease lease;         // with kMap this alone counts
   uint64_t epoch = 0;  // fencing token of the writer whose slot it is
   Hash128 token;       // of the system's random source
   std::chrono::milliseconds ttl{0};

@@ -1,12 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weightstore/client/subscriber.h"
 
-#include <memory>
+#include <chrono>
 #include <utility>
 
 #include "weightstore/client/reason.h"
+#include "weightstore/client/unix_socket.h"
 
 namespace titan::weightstore {
+namespace {
+
+// The answer of who has only to look up its own name; a daemon that stands still is not waited for.
+constexpr std::chrono::milliseconds kNamePatience{300};
+
+StatusOr<std::string> NameOfHost(const std::string& socket_path) {
+  TITAN_ASSIGN_OR_RETURN(const UniqueFd connection, ConnectUnix(socket_path, kNamePatience));
+  TITAN_ASSIGN_OR_RETURN(SocketAnswer host,
+                         Call(connection.get(), {.kind = SocketRequestKind::kWhoIsThere}));
+  return std::move(host.text);
+}
+
+std::string Named(const Lease& lease) {
+  return "version " + std::to_string(lease.version) + " of run " + lease.run_id;
+}
+
+}  // namespace
 
 Subscriber::Subscriber(LeaderPort& leader, std::string socket_path, std::string holder)
     : leader_(leader),
@@ -14,40 +32,57 @@ Subscriber::Subscriber(LeaderPort& leader, std::string socket_path, std::string 
       socket_path_(std::move(socket_path)),
       holder_(std::move(holder)) {}
 
-Subscriber::Subscriber(LeaderPort& leader, VersionPuller& puller, std::string holder)
-    : leader_(leader), puller_(&puller), holder_(std::move(holder)) {}
+Subscriber::Subscriber(LeaderPort& leader, std::string socket_path, VersionPuller& puller,
+                       std::string holder)
+    : leader_(leader),
+      puller_(&puller),
+      socket_path_(std::move(socket_path)),
+      holder_(std::move(holder)) {}
 
 StatusOr<HeldVersion> Subscriber::Acquire(const std::string& run_id, uint64_t version,
                                           bool evaluation) const {
-  return puller_ == nullptr ? Map(run_id, version, evaluation) : Pull(run_id, version, evaluation);
+  if (puller_ == nullptr) {
+    TITAN_ASSIGN_OR_RETURN(Lease lease, leader_.AcquireLease(holder_, run_id, version, evaluation));
+    return Map(std::move(lease));
+  }
+  Reach reach{puller_->lanes(), ""};
+  Status alone = OkStatus();  // why nothing can be mapped
+  if (!socket_path_.empty()) {
+    StatusOr<std::string> host = NameOfHost(socket_path_);
+    if (host.ok()) reach.host = *std::move(host);
+    alone = host.status();
+  }
+  // Before the call: on the leader's clock the lease begins later, so it ends later, too.
+  const SteadyTime asked = std::chrono::steady_clock::now();
+  StatusOr<RemoteLease> lease =
+      leader_.AcquireRemoteLease(holder_, run_id, version, evaluation, reach);
+  if (!lease.ok()) {
+    return alone.ok() ? lease.status()
+                      : Annotate(lease.status(), "weightstore_socket: " + MessageOf(alone));
+  }
+  if (lease->lane == Lane::kMap && !reach.host.empty()) return Map(std::move(lease->lease));
+  const SteadyTime expires = asked + lease->ttl;
+  return Pull(*std::move(lease), expires);
 }
 
-StatusOr<HeldVersion> Subscriber::Map(const std::string& run_id, uint64_t version,
-                                      bool evaluation) const {
-  TITAN_ASSIGN_OR_RETURN(Lease lease, leader_.AcquireLease(holder_, run_id, version, evaluation));
+StatusOr<HeldVersion> Subscriber::Map(Lease lease) const {
   const uint64_t lease_id = lease.lease_id;
+  const std::string name = Named(lease);
   StatusOr<HeldVersion> held = HeldVersion::Map(socket_path_, std::move(lease));
   if (!held.ok()) {
     (void)leader_.ReleaseLease(lease_id);  // else it ends by its ttl
-    return Annotate(held.status(),
-                    "mapping version " + std::to_string(version) + " of run " + run_id);
+    return Annotate(held.status(), "mapping " + name);
   }
   return held;
 }
 
-StatusOr<HeldVersion> Subscriber::Pull(const std::string& run_id, uint64_t version,
-                                       bool evaluation) const {
-  // Before the call: on the leader's clock the lease begins later, so it ends later, too.
-  const SteadyTime asked = std::chrono::steady_clock::now();
-  TITAN_ASSIGN_OR_RETURN(
-      RemoteLease lease,
-      leader_.AcquireRemoteLease(holder_, run_id, version, evaluation, puller_->lanes()));
-  const auto memory = puller_->Pull(lease, asked + lease.ttl);
+StatusOr<HeldVersion> Subscriber::Pull(RemoteLease lease, SteadyTime expires) const {
+  const auto memory = puller_->Pull(lease, expires);
   (void)leader_.ReleaseLease(lease.lease.lease_id);  // else it ends by its ttl
   if (!memory.ok()) {
-    return Annotate(memory.status(), "pulling version " + std::to_string(version) + " of run " +
-                                         run_id + " over lane " + std::string(NameOf(lease.lane)) +
-                                         " from " + lease.address);
+    return Annotate(memory.status(), "pulling " + Named(lease.lease) + " over lane " +
+                                         std::string(NameOf(lease.lane)) + " from " +
+                                         lease.address);
   }
   return HeldVersion::OfPulled(std::move(lease.lease), *memory);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reader's side: a lease from the leader, then a read-only map from the daemon of this host, or
-// a pull from the one that holds the version.
+// a pull from the one that has the version.
 //
 //   auto held = subscriber.Acquire(run, version, /*evaluation=*/false);
 //   loop: run a step on held->bytes(); if (!held->HeaderUnchanged()) discard the step, become stale
@@ -25,8 +25,10 @@ class Subscriber {
  public:
   // Maps. leader must outlive the subscriber. holder: the worker id that operators see.
   Subscriber(LeaderPort& leader, std::string socket_path, std::string holder);
-  // Pulls; so must puller.
-  Subscriber(LeaderPort& leader, VersionPuller& puller, std::string holder);
+  // Maps what the daemon at socket_path has and pulls the rest; an empty path, or one where nobody
+  // answers: pulls everything. puller must outlive the subscriber, too.
+  Subscriber(LeaderPort& leader, std::string socket_path, VersionPuller& puller,
+             std::string holder);
 
   // Mapped bytes are verified by the host daemon for this sealed slot in this incarnation, and the
   // header's digest equals the lease's; pulled ones are verified by this process. Codes of
@@ -45,11 +47,11 @@ class Subscriber {
   Status Release(HeldVersion version) const;
 
  private:
-  StatusOr<HeldVersion> Map(const std::string& run_id, uint64_t version, bool evaluation) const;
-  StatusOr<HeldVersion> Pull(const std::string& run_id, uint64_t version, bool evaluation) const;
+  StatusOr<HeldVersion> Map(Lease lease) const;
+  StatusOr<HeldVersion> Pull(RemoteLease lease, SteadyTime expires) const;
 
   LeaderPort& leader_;
-  VersionPuller* const puller_;  // null: maps
+  VersionPuller* const puller_;  // null: maps alone
   const std::string socket_path_;
   const std::string holder_;
 };

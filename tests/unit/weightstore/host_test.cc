@@ -235,7 +235,13 @@ TEST_F(HostTest, AnEvaluationSlotIsFilledByTheHostAlone) {
   const auto copied = host_.CopySlot(kSlot, 8, 200, manifest_);
   ASSERT_TRUE(copied.ok()) << copied.status();
   EXPECT_EQ(*copied, digest);
-  EXPECT_EQ(NumberIn(host_.ViewSlot(8)->bytes), 5u);
+  EXPECT_EQ(NumberIn(host_.ViewSlot(8, 0, manifest_->slot_bytes)->bytes), 5u);
+  for (const auto& [offset, length] : {std::pair<uint64_t, uint64_t>{manifest_->slot_bytes, 1},
+                                       {0, manifest_->slot_bytes + 1},
+                                       {~uint64_t{0}, 8},
+                                       {8, ~uint64_t{0}}}) {
+    EXPECT_EQ(host_.ViewSlot(8, offset, length).status().code(), StatusCode::kInvalidArgument);
+  }
   EXPECT_GT(host_.Stats().make_slot_seconds, 0.0);
 }
 
@@ -244,11 +250,11 @@ TEST_F(HostTest, ADroppedSlotIsGoneWhateverItsReadersDo) {
   Open();
   const Hash128 digest = Write(5);
   host_.Send({WriteHeader{{kSlot, 0, kGrant, digest}}, AllowLease{kLease, kSlot, kGrant, kEpoch}});
-  const auto view = host_.ViewSlot(kSlot);
+  const auto view = host_.ViewSlot(kSlot, 0, manifest_->slot_bytes);
   ASSERT_TRUE(view.ok());
   host_.Send({DropSlot{kSlot}, DropSlot{kSlot}, WriteHeader{{kSlot, 0, 1, {}}}});
   EXPECT_EQ(host_.MapLease(4, kLease, kGrant).status().code(), StatusCode::kAborted);
-  EXPECT_EQ(host_.ViewSlot(kSlot).status().code(), StatusCode::kAborted);
+  EXPECT_EQ(host_.ViewSlot(kSlot, 0, 8).status().code(), StatusCode::kAborted);
   EXPECT_EQ(host_.HashWritten(kSlot, kGrant, manifest_).status().code(), StatusCode::kAborted);
   EXPECT_EQ(NumberIn(view->bytes), 5u);  // who looked at it before keeps its memory
 }

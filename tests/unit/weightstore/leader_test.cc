@@ -65,7 +65,9 @@ class LateHost final : public HostPort {
                              const ReadTensor& read) override {
     return host_.FillSlot(to_slot, to_grant, std::move(manifest), read);
   }
-  StatusOr<SlotView> ViewSlot(uint64_t slot_id) override { return host_.ViewSlot(slot_id); }
+  StatusOr<SlotView> ViewSlot(uint64_t slot_id, uint64_t offset, uint64_t num_bytes) override {
+    return host_.ViewSlot(slot_id, offset, num_bytes);
+  }
 
  private:
   Host& host_;
@@ -115,8 +117,8 @@ TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
   const auto registration = leader_->RegisterTrainer("a", "run", SmallManifest(), 0, 1, "");
   ASSERT_TRUE(registration.ok()) << registration.status();
   Publish(registration->epoch, 0);
-  const auto lease =
-      leader_->AcquireRemoteLease("g", "run", 0, false, {Lane::kShmTest, Lane::kRdma, Lane::kTcp});
+  const auto lease = leader_->AcquireRemoteLease("g", "run", 0, false,
+                                                 {{Lane::kShmTest, Lane::kRdma, Lane::kTcp}, "h2"});
   ASSERT_TRUE(lease.ok()) << lease.status();
   EXPECT_EQ(lease->lane, Lane::kRdma);
   EXPECT_EQ(lease->address, "10.0.0.7:7301");
@@ -125,9 +127,16 @@ TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
   EXPECT_TRUE(
       host_->OpenForRead({lease->lease.lease_id, lease->epoch, lease->lease.grant, lease->token})
           .ok());
-  const Status none = leader_->AcquireRemoteLease("g", "run", 0, false, {Lane::kShmTest}).status();
+  const Status none =
+      leader_->AcquireRemoteLease("g", "run", 0, false, {{Lane::kShmTest}, ""}).status();
   EXPECT_EQ(ReasonOf(none), kNoRemoteLane) << none;
   EXPECT_EQ(leader_->Stats().num_leases, 1u);
+  // On its own host it maps.
+  const auto here = leader_->AcquireRemoteLease("g", "run", 0, false, {{Lane::kRdma}, "h1"});
+  ASSERT_TRUE(here.ok()) << here.status();
+  EXPECT_EQ(here->lane, Lane::kMap);
+  EXPECT_EQ(here->ttl, milliseconds(10'000));
+  EXPECT_TRUE(host_->MapLease(2, here->lease.lease_id, here->lease.grant).ok());
 }
 
 TEST_F(LeaderTest, WithoutAHostNoTrainerRegisters) {

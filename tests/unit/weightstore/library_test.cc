@@ -7,8 +7,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "core/storage/memory_store.h"
 #include "tests/support/test_files.h"
@@ -80,10 +82,17 @@ class LibraryTest : public ::testing::Test {
     bool ignored = false;
     return import->Finish(existed == nullptr ? &ignored : existed);
   }
-  Status Keep(const std::string& run, uint64_t version, uint64_t number) {
+  Status Keep(const std::string& run, uint64_t version, uint64_t number,
+              bool in_reserved_room = true) {
     const auto slot = Slot(number);
     return library_->Keep(run, version, DigestOf(slot),
-                          std::make_shared<const Manifest>(SmallManifest()), slot);
+                          std::make_shared<const Manifest>(SmallManifest()), ViewOf(slot),
+                          in_reserved_room);
+  }
+  static ViewPart ViewOf(std::span<const std::byte> slot) {
+    return [slot](uint64_t offset, uint64_t num_bytes) -> StatusOr<SlotView> {
+      return SlotView{slot.subspan(offset, num_bytes), nullptr};
+    };
   }
 
   // What ModelPort::ReadBlob does.
@@ -296,7 +305,7 @@ TEST_F(LibraryTest, AKeptVersionNamesTheBundleOfItsRun) {
   auto manifest = std::make_shared<Manifest>(SmallManifest());
   manifest->bundle = ToHex(*bundle);
   const auto slot = Slot(6);
-  ASSERT_TRUE(library_->Keep("run", 3, DigestOf(slot), manifest, slot).ok());
+  ASSERT_TRUE(library_->Keep("run", 3, DigestOf(slot), manifest, ViewOf(slot), true).ok());
   Open();  // a bundle that no record names would go now
   const auto kept = library_->FindVersion("run", 3);
   ASSERT_TRUE(kept.ok());
@@ -304,7 +313,8 @@ TEST_F(LibraryTest, AKeptVersionNamesTheBundleOfItsRun) {
   // It can be a job's model, by its id.
   EXPECT_EQ(library_->FindModel(kept->id)->run_id, "run");
   // Bytes that are not those of the record are not kept.
-  EXPECT_EQ(library_->Keep("run", 4, DigestOf(slot), manifest, Slot(7)).code(),
+  const auto other = Slot(7);
+  EXPECT_EQ(library_->Keep("run", 4, DigestOf(slot), manifest, ViewOf(other), true).code(),
             StatusCode::kAborted);
   EXPECT_EQ(NumFiles(), 3u);
 }
@@ -453,6 +463,65 @@ TEST_F(LibraryTest, AnUnfinishedCheckpointLeavesNothing) {
   }
   EXPECT_EQ(NumFiles(), 0u);
   EXPECT_EQ(library_->FindCheckpoint("run").status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(LibraryTest, VersionsOfARunThatGoesOnFollowItsCheckpoints) {
+  const auto kept = [this] {
+    std::string list;
+    for (const StoredModel& model : library_->List()) list += std::to_string(model.version) + " ";
+    return list;
+  };
+  ASSERT_TRUE(Save("run", 2, 2).ok());
+  ASSERT_TRUE(Keep("run", 2, 2).ok());
+  ASSERT_TRUE(Save("run", 4, 4).ok());
+  ASSERT_TRUE(library_->ReleaseCheckpoints("run", 4).ok());
+  EXPECT_EQ(kept(), "2 ");  // that of 4 is not on disk, and one stays
+  ASSERT_TRUE(Keep("run", 4, 4).ok());
+  ASSERT_TRUE(Save("run", 6, 6).ok());
+  ASSERT_TRUE(Keep("run", 6, 6).ok());
+  ASSERT_TRUE(library_->ReleaseCheckpoints("run", 5).ok());
+  EXPECT_EQ(kept(), "4 6 ");
+  EXPECT_TRUE(library_->CollectVersions(0, /*dry_run=*/false)->versions.empty());
+  Open();
+  EXPECT_EQ(kept(), "4 6 ");
+  ASSERT_TRUE(library_->DropCheckpoints("run").ok());
+  EXPECT_EQ(kept(), "6 ");
+  EXPECT_EQ(library_->CollectVersions(0, /*dry_run=*/false)->versions.size(), 1u);
+  EXPECT_EQ(NumFiles(), 0u);
+}
+
+TEST_F(LibraryTest, WhatIsOnDiskIsNotWrittenAgainUnlessItIsDamaged) {
+  const auto model = Import(6);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string path = PathOf(model->blobs[0]);
+  const auto file = [&] {
+    struct stat status = {};
+    EXPECT_EQ(stat(path.c_str(), &status), 0);
+    return status.st_ino;
+  };
+  const auto first = file();
+  ASSERT_TRUE(Keep("run", 0, 6).ok());
+  EXPECT_EQ(file(), first);
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).put('\x5a');
+  ASSERT_TRUE(Keep("run", 1, 6).ok());
+  EXPECT_NE(file(), first);
+  for (size_t i = 0; i < model->blobs.size(); ++i) {
+    EXPECT_TRUE(Read(model->blobs[i], model->manifest->tensors[i].num_bytes).ok());
+  }
+}
+
+TEST_F(LibraryTest, AVersionOfARunThatGoesOnTakesNoRoomThatIsReserved) {
+  const uint64_t bytes = SmallManifest().slot_bytes;
+  Open(/*limit=*/2 * bytes - 1);
+  ASSERT_TRUE(library_->Reserve("run", SmallManifest()).ok());
+  const Status refused = Keep("run", 2, 2, /*in_reserved_room=*/false);
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(MessageOf(refused), HasSubstr("version 2 of run run needs"));
+  EXPECT_EQ(library_->NotKeptReason("run", 2), MessageOf(refused));
+  EXPECT_EQ(library_->NotKeptReason("run", 1), "");
+  EXPECT_EQ(NumFiles(), 0u);
+  ASSERT_TRUE(Keep("run", 3, 3).ok());
+  EXPECT_EQ(library_->NotKeptReason("run", 2), "");
 }
 
 }  // namespace

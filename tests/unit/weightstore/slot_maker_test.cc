@@ -123,7 +123,8 @@ TEST_F(SlotMakerTest, ANewTokenTakesOverWhileSlotsAreMade) {
   ASSERT_TRUE(Eventually([&] { return gate_.started == 1; }));
   auto second = std::async(std::launch::async, [&] { return RegisterAs("b"); });
   EXPECT_EQ(first.get().status().code(), StatusCode::kAborted);
-  EXPECT_TRUE(Eventually([&] { return gate_.broken_off == 1; }));
+  // And one that was begun before all of the first token's slots were given back.
+  EXPECT_TRUE(Eventually([&] { return gate_.broken_off >= 1; }));
   // What was being made counts no more; what is made for the new token does, once.
   EXPECT_EQ(leader().Stats().bytes_being_made, 5 * SmallManifest().slot_bytes);
   gate_.Open(5);

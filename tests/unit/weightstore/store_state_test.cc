@@ -706,6 +706,31 @@ TEST_F(StoreStateTest, RegistrationIsCheckedAgainstTheRun) {
             StatusCode::kInvalidArgument);
 }
 
+TEST_F(StoreStateTest, ASlotWhoseNextVersionNeverReachedItsHostHoldsTheOldOneAlone) {
+  const uint64_t epoch = Register();
+  HostReport report;
+  for (uint64_t v = 0; v < 3; ++v) {
+    const auto begun = state_.BeginVersion("run", epoch, v, 0);
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    Seal(epoch, v, begun->grant);
+    Commit(epoch, v);
+    report.slots.push_back({.run_id = "run",
+                            .epoch = epoch,
+                            .num_bytes = manifest_.slot_bytes,
+                            .made = true,
+                            .header = {begun->slot_id, v, begun->grant, DigestOf(v)}});
+  }
+  const auto next = state_.BeginVersion("run", epoch, 3, 0);
+  ASSERT_TRUE(next.ok()) << next.status();
+  ASSERT_EQ(next->slot_id, report.slots[0].header.slot_id);
+  state_.AttachHost(kHost, report, 0);  // as the host was before
+  EXPECT_EQ(StateOf(0), VersionState::kCommitted);
+  EXPECT_EQ(StateOf(3), VersionState::kAborted);
+  EXPECT_TRUE(state_.HoldForCopy("copy", "run", 0, 0).ok());
+  EXPECT_EQ(state_.StartVerify("run", epoch, 3, next->grant, DigestOf(3)).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
 TEST_F(StoreStateTest, RestoredRecordsMustBeConsecutive) {
   StoreState state(1, kTtl);
   EXPECT_EQ(state.RestoreVersion("run", 0, {}).code(), StatusCode::kDataLoss);

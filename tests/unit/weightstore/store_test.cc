@@ -230,10 +230,11 @@ TEST(StoreTest, EvaluationServesACopyWhileTrainingMovesOn) {
 
 // Writes the newest version to disk, as the end of its run does.
 void Keep(Host& host) {
-  const auto newest = host.leader().NewestOf("run");
+  const auto newest = host.leader().HoldNewestForDisk("run");
   ASSERT_TRUE(newest.ok() && newest->has_value());
-  const Status kept = host.library().Keep("run", (*newest)->version, (*newest)->digest,
-                                          (*newest)->manifest, (*newest)->slot.bytes);
+  const Status kept =
+      host.library().Keep("run", (*newest)->version, (*newest)->digest, (*newest)->manifest,
+                          (*newest)->view, /*in_reserved_room=*/true);
   ASSERT_TRUE(kept.ok()) << kept;
 }
 
@@ -281,6 +282,33 @@ TEST(StoreTest, AKeptVersionIsEvaluatedWhenNoMemoryHoldsItAnyMore) {
   EXPECT_EQ(host.leader().Stats().slot_bytes, SmallManifest().slot_bytes);
   ASSERT_TRUE(host.Reader().Release(*std::move(last)).ok());
   EXPECT_EQ(host.leader().Stats().slot_bytes, 0u);
+}
+
+TEST(StoreTest, AVersionOnDiskOfAnotherContractIsRefusedByItsItem) {
+  Host host;
+  auto publisher = host.Register();
+  Publish(*publisher, 0, 7);
+  for (const bool forward : {true, false}) {
+    auto source = host.leader().HoldForDisk("run", 0);
+    ASSERT_TRUE(source.ok()) << source.status();
+    Manifest other = *source->manifest;
+    (forward ? other.contract_forward : other.contract_training) = "another";
+    other.contract_items = {{"rounding", "up"}};
+    ASSERT_TRUE(host.library()
+                    .Keep("run", 0, source->digest, std::make_shared<const Manifest>(other),
+                          source->view, true)
+                    .ok());
+    source = Cancelled("");
+    publisher.reset();
+    host.Stop();
+    host.Start();
+    const Status refused = host.Reader().Acquire("run", 0, true).status();
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+    EXPECT_NE(MessageOf(refused).find("another numerics contract"), std::string::npos) << refused;
+    ASSERT_TRUE(host.library().RemoveVersion("run", 0).ok());
+    publisher = host.Register();
+    Publish(*publisher, 0, 7);
+  }
 }
 
 TEST(StoreTest, WhoeverAsksFirstBringsAVersionInAndTheOthersWait) {

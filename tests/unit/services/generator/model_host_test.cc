@@ -69,11 +69,12 @@ class GatedLeader final : public weightstore::LeaderPort {
     TITAN_RETURN_IF_ERROR(Pass());
     return leader_->AcquireLease(holder, run_id, version, evaluation);
   }
-  StatusOr<weightstore::RemoteLease> AcquireRemoteLease(
-      const std::string& holder, const std::string& run_id, uint64_t version, bool evaluation,
-      const std::vector<weightstore::Lane>& lanes) override {
+  StatusOr<weightstore::RemoteLease> AcquireRemoteLease(const std::string& holder,
+                                                        const std::string& run_id, uint64_t version,
+                                                        bool evaluation,
+                                                        const weightstore::Reach& reach) override {
     TITAN_RETURN_IF_ERROR(Pass());
-    return leader_->AcquireRemoteLease(holder, run_id, version, evaluation, lanes);
+    return leader_->AcquireRemoteLease(holder, run_id, version, evaluation, reach);
   }
   Status ReleaseLease(uint64_t lease_id) override { return leader_->ReleaseLease(lease_id); }
 

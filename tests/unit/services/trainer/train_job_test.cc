@@ -44,9 +44,9 @@ class NoLeader : public weightstore::LeaderPort {
                                             bool) override {
     return Called();
   }
-  StatusOr<weightstore::RemoteLease> AcquireRemoteLease(
-      const std::string&, const std::string&, uint64_t, bool,
-      const std::vector<weightstore::Lane>&) override {
+  StatusOr<weightstore::RemoteLease> AcquireRemoteLease(const std::string&, const std::string&,
+                                                        uint64_t, bool,
+                                                        const weightstore::Reach&) override {
     return Called();
   }
   Status ReleaseLease(uint64_t) override { return Called(); }
