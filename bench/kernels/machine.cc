@@ -107,10 +107,21 @@ double PeakGflops(Pool& pool) {
   return 2.0 * 12 * kRounds * (wide ? 16 : 8) * pool.size() / seconds * 1e-9;
 }
 
-double ReadGigabytes(Pool& pool, int64_t bytes) {
-  constexpr int64_t kTasks = 64, kHugePage = 2 << 20, kSeen = kLine / sizeof(int);
-  const int64_t task_bytes = bytes / kTasks / (2 * kLine) * (2 * kLine), room = bytes + kHugePage;
+void ReadAll(Pool& pool, const char* data, int64_t bytes) {
+  constexpr int64_t kTasks = 64, kSeen = kLine / sizeof(int);
+  const int64_t task_bytes = bytes / kTasks / (2 * kLine) * (2 * kLine);
   const bool wide = CurrentIsa() == Isa::kAvx512;
+  std::vector<int> seen(kTasks * kSeen);
+  pool.Run(kTasks, [&](int task) {
+    (wide ? Read512 : Read256)(data + task * task_bytes, task_bytes, &seen[task * kSeen]);
+  });
+  volatile int used = seen[0];
+  static_cast<void>(used);
+}
+
+double ReadGigabytes(Pool& pool, int64_t bytes) {
+  constexpr int64_t kHugePage = 2 << 20;
+  const int64_t room = bytes + kHugePage;
   void* memory = mmap(nullptr, static_cast<size_t>(room), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
@@ -121,16 +132,9 @@ double ReadGigabytes(Pool& pool, int64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(memory);
   auto* data = reinterpret_cast<char*>((address + kHugePage - 1) / kHugePage * kHugePage);
   std::fill(data, data + bytes, 1);
-  std::vector<int> seen(kTasks * kSeen);
-  const double seconds = BestSeconds([&] {
-    pool.Run(kTasks, [&](int task) {
-      (wide ? Read512 : Read256)(data + task * task_bytes, task_bytes, &seen[task * kSeen]);
-    });
-  });
-  volatile int used = seen[0];
-  static_cast<void>(used);
+  const double seconds = BestSeconds([&] { ReadAll(pool, data, bytes); });
   munmap(memory, static_cast<size_t>(room));
-  return static_cast<double>(task_bytes * kTasks) / seconds * 1e-9;
+  return static_cast<double>(bytes) / seconds * 1e-9;
 }
 
 }  // namespace titan::kernels

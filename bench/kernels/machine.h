@@ -22,6 +22,10 @@ std::vector<float> RandomFloats(int64_t n, uint32_t seed);
 // set.
 double PeakGflops(Pool& pool);
 
+// All threads read the memory from end to end (but for less than a KiB a task), as fast as was
+// found.
+void ReadAll(Pool& pool, const char* data, int64_t bytes);
+
 // Rate at which all threads read `bytes` of memory from end to end, in huge pages where the system
 // gives them, as weight slots are; without them it is up to half lower.
 double ReadGigabytes(Pool& pool, int64_t bytes);

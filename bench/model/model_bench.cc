@@ -2,7 +2,9 @@
 //
 // titan-bench-model MODEL|--shape NAME [--threads N] [--train|--no-train] [--quick]: the decoder's
 // speed on this machine, one JSON row a line: prefill of one 512-token prompt, decode at batch 1,
-// 8, 32 and 64, the same in modes w16 and bf16, one update of a demo-shaped step (with --shape only
+// 8, 32 and 64, the same in modes w16 and bf16, how near decoding at batch 1 comes to the time of
+// reading the weights once (decode/1/of_read: both in turns, for the memory of a virtual machine is
+// faster at one time than at another), one update of a demo-shaped step (with --shape only
 // after --train: it takes four times the weights). Figures are tokens a second of the median of
 // five runs; --quick: of three, mode f32 and batches up to 32 alone. A shape is a model of that
 // name's sizes with random weights; its rows end in /NAME.
@@ -15,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/kernels/machine.h"
 #include "core/formats/model_source.h"
 #include "core/kernels/isa.h"
 #include "core/model/model_files.h"
@@ -163,6 +166,28 @@ void Measure(const std::string& id, const std::string& suffix, int tokens, int r
   for (size_t m = 0; m < modes.size(); ++m) Row(id + modes[m].name + suffix, tokens, seconds[m]);
 }
 
+// Rows decode/1/of_read and read (of the slot): a pass over the slot's bytes against a step of
+// batch 1.
+void MeasureOfRead(const std::string& suffix, const model::Decoder& decoder, kernels::Pool& pool,
+                   const void* slot) {
+  constexpr int kTurns = 15, kSteps = 8, kPasses = 4;
+  const int64_t bytes = decoder.table().slot_floats() * static_cast<int64_t>(sizeof(float));
+  std::vector<double> steps, passes;
+  for (int i = 0; i < kTurns; ++i) {
+    const double start = Now();
+    for (int pass = 0; pass < kPasses; ++pass) {
+      kernels::ReadAll(pool, static_cast<const char*>(slot), bytes);
+    }
+    passes.push_back((Now() - start) / kPasses);
+    steps.push_back(Decode(decoder, pool, slot, 1, kSteps) / kSteps);
+  }
+  std::printf("{\"id\": \"decode/1/of_read%s\", \"ours\": %.3f, \"unit\": \"of read\"}\n",
+              suffix.c_str(), Median(passes) / Median(steps));
+  std::printf("{\"id\": \"read%s\", \"ours\": %.1f, \"unit\": \"GB/s\"}\n", suffix.c_str(),
+              static_cast<double>(bytes) / Median(passes) * 1e-9);
+  std::fflush(stdout);
+}
+
 struct Options {
   std::string path, shape;
   int threads = 2;
@@ -276,6 +301,7 @@ int Main(int argc, char** argv) {
   const int runs = options.quick ? 3 : 5;
   Measure("prefill/512", suffix, 512, runs, modes,
           [&](const BenchedMode& m) { return Prefill(*m.decoder, pool, m.slot, 512); });
+  MeasureOfRead(suffix, *decoder, pool, slot);
   constexpr int kSteps = 8;
   for (const int batch : {1, 8, 32, 64}) {
     if (options.quick && batch > 32) continue;

@@ -2,7 +2,8 @@
 """Rows decode/<model>/<batch>, prefill/<model>/512: the generator's engine against transformers and llama.cpp.
 
 Weights and cache are float32 on all sides; the row's peer is the faster one. Decode at batch 1 reads every weight once
-a token: its bound is the read bandwidth; prefill's is the FMA rate. Both are measured before and after every run of ours.
+a token: its bound is the time of reading them, measured in turns with it; prefill's is the FMA rate, measured before and
+after every run of ours.
 """
 import json
 import os
@@ -17,11 +18,10 @@ BATCHES = "1,8,32"
 
 
 class Model:
-    """What a model's rows need: files of the peers, arguments of ours, its weights' count and its layers' sizes."""
+    """What a model's rows need: files of the peers, arguments of ours, its layers' sizes."""
 
     def __init__(self, name, hf, gguf, ours, new_tokens, parameters, embedding, layers, attention):
         self.name, self.hf, self.gguf, self.ours, self.new_tokens = name, hf, gguf, ours, new_tokens
-        self.weight_gbytes = parameters * 4e-9
         # A prompt token: its matrices once, and the two products of attention over 256.5 keys on average.
         self.prefill_gflop = 2e-9 * (parameters - embedding) + 4e-9 * layers * attention * 256.5
 
@@ -63,6 +63,7 @@ def rows_of(model, rounds):
             ours.setdefault(figure["id"].removesuffix("/" + model.name.lower()), []).append(figure["ours"])
         machine.append(bounds())
     result = []
+    of_read, read = ours.pop("decode/1/of_read"), ours.pop("read")
     for name, rates in ours.items():
         part, _, size = name.partition("/")
         if part not in ("decode", "prefill"):
@@ -73,10 +74,8 @@ def rows_of(model, rounds):
         result.append(row(f"{part}/{model.name}/{size}", rates, "tokens/s", BARS.get(name), measured,
                           peer if measured else None))
 
-    def of(part, work, bound):
-        return statistics.median(ours[part]) * work / statistics.median(m[bound] for m in machine)
-    result.append(row(f"decode/{model.name}/1/of_read", of("decode/1", model.weight_gbytes, "read_gbytes"), "of read",
-                      "ours >= 0.9"))
-    result.append(row(f"prefill/{model.name}/512/of_fma_peak", of("prefill/512", model.prefill_gflop, "gflops"), "of peak",
-                      "ours >= 0.7"))
+    rate = statistics.median(ours["prefill/512"]) * model.prefill_gflop / statistics.median(m["gflops"] for m in machine)
+    result.append(row(f"decode/{model.name}/1/of_read", of_read, "of read", "ours >= 0.9"))
+    result.append(row(f"decode/{model.name}/1/read", read, "GB/s"))
+    result.append(row(f"prefill/{model.name}/512/of_fma_peak", rate, "of peak", "ours >= 0.7"))
     return result
