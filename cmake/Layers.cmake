@@ -37,4 +37,4 @@ titan_layer(clients/demo       clients/cluster services/rpc core/runtime core/ba
 titan_layer(bench/kernels      core/kernels core/base)
 titan_layer(bench/checkpoint   services/trainer services/weightstore_client trainer weightstore/client core/model core/formats core/kernels core/base)
 titan_layer(bench/weightstore  weightstore/transport weightstore/reshard weightstore weightstore/client services/rpc services/models services/weightstore_client trainer core/model core/formats core/kernels core/base)
-titan_layer(bench              generator trainer weightstore core/model core/formats core/kernels core/base)
+titan_layer(bench              bench/kernels generator trainer weightstore core/model core/formats core/kernels core/base)
