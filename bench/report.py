@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """report.py [AREA ...]: appends build/bench/AREA.json to bench/history/AREA.jsonl, then makes docs/benchmarks.md.
 
-Without an area it only makes the page, from the newest line of every area's history. A line is one run:
-{date, commit, cpu, cores, flags, rows}. BENCH_DATE and BENCH_COMMIT replace what the machine says.
+Without an area it only makes the page, from every area's history: the newest whole run, and what runs of some of its
+rows (PARTS, MODELS) measured again after it. A line is one run: {date, commit, cpu, cores, flags, partial, rows}.
+BENCH_DATE and BENCH_COMMIT replace what the machine says.
 """
 import datetime
 import json
@@ -44,6 +45,7 @@ def append(area):
     rows = json.loads((OUT / f"{area}.json").read_text())
     line = {"date": os.environ.get("BENCH_DATE") or datetime.date.today().isoformat(),
             "commit": os.environ.get("BENCH_COMMIT") or commit(), **machine(),
+            **({"partial": True} if os.environ.get("PARTS") or os.environ.get("MODELS") else {}),
             "rows": [{key: rounded(value) for key, value in r.items() if value is not None} for r in rows]}
     HISTORY.mkdir(exist_ok=True)
     with (HISTORY / f"{area}.jsonl").open("a") as history:
@@ -56,22 +58,32 @@ def verdict(r):
     return "kept" if judge(r["bound"], r["ours"], r.get("ratio")) else "**missed**"
 
 
+def shown_rows(runs):
+    """The newest whole run (the newest one, where none is whole), and its rows as they were measured last."""
+    whole = max((i for i, run in enumerate(runs) if not run.get("partial")), default=len(runs) - 1)
+    rows = {r["id"]: r for r in runs[whole]["rows"]}
+    for run in runs[whole + 1:]:
+        rows.update({r["id"]: {**r, "again": run["commit"]} for r in run["rows"]})
+    return runs[whole], list(rows.values())
+
+
 def section(area, runs):
-    newest = runs[-1]
+    newest, rows = shown_rows(runs)
     text = [f"## {area} (`make bench-{area}`)", "",
             f"{newest['date']}, commit {newest['commit']}, {newest['cpu']}, {newest['cores']} cores"
-            + (f" ({' '.join(newest['flags'])})" if newest.get("flags") else "") + ".", "",
+            + (f" ({' '.join(newest['flags'])})" if newest.get("flags") else "")
+            + ("; rows that name a commit were measured again at it" if any("again" in r for r in rows) else "") + ".", "",
             "| id | ours | peer | peer name | ours / peer | unit | bar | |", "|---|---|---|---|---|---|---|---|"]
-    for r in newest["rows"]:
+    for r in rows:
         cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio", "unit", "bound")]
-        text.append("| " + " | ".join(cells + [verdict(r)]) + " |")
+        text.append("| " + " | ".join(cells + [" ".join(filter(None, [verdict(r), r.get("again")]))]) + " |")
     notes = {}
-    for r in newest["rows"]:
+    for r in rows:
         if r.get("note"):
             notes.setdefault(r["note"], []).append(f"`{r['id']}`")
     if notes:
         text += ["", "What is compared:", "", *(f"- {', '.join(names)}: {note}" for note, names in notes.items())]
-    barred = [r["id"] for r in newest["rows"] if r.get("bound")]
+    barred = [r["id"] for r in rows if r.get("bound")]
     if len(runs) > 1 and barred:
         shown = runs[-RUNS_SHOWN:]
         text += ["", "Rows with a bar over the runs (oldest first; a ratio where there is a peer):", "",

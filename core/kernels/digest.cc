@@ -76,7 +76,8 @@ void LinearItem(Pool& pool, std::string name, const PanelsOf& panels, Items* ite
     for (const int64_t m : kLinearRows) {
       const std::vector<float> x = Canned(21, m * k);
       std::vector<float> out(static_cast<size_t>(m * kLinearColumns));
-      Linear(pool, {x.data(), k, m, k, inputs},
+      // Few rows on one thread: so few columns shared out would leave none its pair of panels.
+      Linear(m < 4 ? Pool::OfThisThread() : pool, {x.data(), k, m, k, inputs},
              {weight.panels(), kLinearColumns, leaves, bias.data(), out.data(), kLinearColumns});
       all.insert(all.end(), out.begin(), out.end());
     }

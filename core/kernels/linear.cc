@@ -210,8 +210,9 @@ struct Cut {
     // Threads share the rows where each gets enough of them, for then nothing is packed twice and
     // no row comes out of another core's cache; else, and where packing is nothing beside reading
     // the panels, they share the panels.
-    const bool wide = m <= block_rows && panels * kPanelColumns >= kWideColumns * m;
-    if (threads > 1 && !wide) {
+    if (m <= block_rows && panels * kPanelColumns >= kWideColumns * m) {
+      blocks = 1;
+    } else if (threads > 1) {
       blocks =
           std::max({blocks, std::min<int64_t>(threads, m / (kLoneBlockTiles * max_rows)),
                     std::min<int64_t>(threads * kBlocksPerThread, m / (kBlockTiles * max_rows))});
@@ -336,7 +337,8 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
     }
   };
   if (cut.blocks >= pool.size()) {
-    internal::RunInShares(pool, cut.blocks * cut.groups, task_of);
+    // Who helps packs a block for it, which takes half as long as a panel.
+    internal::RunInShares(pool, cut.blocks * cut.groups, /*least=*/2, task_of);
   } else {
     pool.Run(static_cast<int>(cut.blocks * cut.groups), task_of);
   }

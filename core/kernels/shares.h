@@ -38,12 +38,14 @@ class Shares {
     }
   }
 
-  // The next task for whoever has taken this share; -1: none is left of any.
-  int64_t Next(int share) {
-    const int64_t own = Take(share, /*first=*/true);
+  // The next task for whoever has taken this share; -1: none is left of it, and of no other share
+  // `least`, which is 2 where one task costs another thread more than it saves. REQUIRES: least >
+  // 0.
+  int64_t Next(int share, int64_t least = 1) {
+    const int64_t own = Take(share, /*first=*/true, 1);
     if (own >= 0) return own;
     for (int i = 1; i < count_; ++i) {
-      const int64_t other = Take((share + i) % count_, /*first=*/false);
+      const int64_t other = Take((share + i) % count_, /*first=*/false, least);
       if (other >= 0) return other;
     }
     return -1;
@@ -57,12 +59,12 @@ class Shares {
   static uint64_t Range(int64_t begin, int64_t end) {
     return static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(begin);
   }
-  int64_t Take(int share, bool first) {
+  int64_t Take(int share, bool first, int64_t least) {
     std::atomic<uint64_t>& left = left_[static_cast<size_t>(share)].range;
     uint64_t range = left.load(std::memory_order_relaxed);
     for (;;) {
       const int64_t begin = static_cast<uint32_t>(range), end = static_cast<int64_t>(range >> 32);
-      if (begin == end) return -1;
+      if (end - begin < least) return -1;
       const uint64_t rest = first ? Range(begin + 1, end) : Range(begin, end - 1);
       if (left.compare_exchange_weak(range, rest, std::memory_order_relaxed)) {
         return first ? begin : end - 1;
@@ -74,17 +76,14 @@ class Shares {
   const std::unique_ptr<Left[]> left_;
 };
 
-// Calls body(0) .. body(tasks - 1), each once, dealt to the pool's threads in shares.
+// Calls body(0) .. body(tasks - 1), each once, dealt to the pool's threads in shares; least: Next.
 template <typename Body>
-void RunInShares(Pool& pool, int64_t tasks, const Body& body) {
+void RunInShares(Pool& pool, int64_t tasks, int64_t least, const Body& body) {
+  if (tasks == 0) return;
   const int threads = static_cast<int>(std::min<int64_t>(pool.size(), tasks));
-  if (threads <= 1) {
-    for (int64_t task = 0; task < tasks; ++task) body(task);
-    return;
-  }
   Shares shares(threads, tasks);
   pool.Run(threads, [&](int share) {
-    for (int64_t task = shares.Next(share); task >= 0; task = shares.Next(share)) body(task);
+    for (int64_t task; (task = shares.Next(share, least)) >= 0;) body(task);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "core/kernels/shares.h"
 
 #include <gtest/gtest.h>
+#include <xmmintrin.h>
 
 #include <vector>
 
@@ -24,12 +25,33 @@ TEST(SharesTest, SharesMayBeOfAnySize) {
   EXPECT_EQ(taken, (std::vector<int64_t>{3, 1, 0, 2, -1}));
 }
 
+TEST(SharesTest, ATaskThatCostsMoreThanItSavesIsLeftToItsOwner) {
+  Shares shares(2, 6);  // [0, 3), [3, 6)
+  std::vector<int64_t> taken;
+  for (int64_t task; (task = shares.Next(0, 2)) >= 0;) taken.push_back(task);
+  EXPECT_EQ(taken, (std::vector<int64_t>{0, 1, 2, 5, 4}));
+  EXPECT_EQ(shares.Next(1, 2), 3);
+}
+
+TEST(SharesTest, TasksRunInTheNumericEnvironmentForAnyNumberOfThreads) {
+  constexpr unsigned kFlush = 0x8040;  // FTZ and DAZ
+  const unsigned before = _mm_getcsr();
+  for (int threads = 1; threads <= 2; ++threads) {
+    Pool pool(threads);
+    std::atomic<int> flushing{0};
+    RunInShares(pool, 4, 1, [&](int64_t) { flushing += (_mm_getcsr() & kFlush) == kFlush; });
+    EXPECT_EQ(flushing.load(), 4) << threads;
+  }
+  EXPECT_EQ(_mm_getcsr(), before);
+}
+
 TEST(SharesTest, EveryTaskRunsOnceWhoeverTakesIt) {
   for (int threads = 1; threads <= 4; ++threads) {
     Pool pool(threads);
     for (int tasks = 0; tasks < 300; ++tasks) {
       std::vector<int> runs(static_cast<size_t>(tasks), 0);
-      RunInShares(pool, tasks, [&](int64_t task) { ++runs[static_cast<size_t>(task)]; });
+      RunInShares(pool, tasks, 1 + tasks % 3,
+                  [&](int64_t task) { ++runs[static_cast<size_t>(task)]; });
       EXPECT_EQ(runs, std::vector<int>(static_cast<size_t>(tasks), 1));
     }
   }
@@ -40,7 +62,7 @@ TEST(SharesTest, NobodyWaitsForASlowOwner) {
   constexpr int kTasks = 64;
   Pool pool(2);
   std::atomic<int> done{0};
-  RunInShares(pool, kTasks, [&](int64_t task) {
+  RunInShares(pool, kTasks, 1, [&](int64_t task) {
     if (task == 0) {
       while (done.load() < kTasks - 1) std::this_thread::yield();
     }
