@@ -64,6 +64,9 @@ struct HostOptions {
   // Of all slots; the leader, which knows it, asks for no more.
   uint64_t memory_limit_bytes = std::numeric_limits<uint64_t>::max();
   SlotMaker::Make make_slot;  // empty: SlotMemory::Create
+  // Other machines read slots by their windows or not at all, so that a slot without windows, as an
+  // adopted one is, would be of no use to them.
+  bool windows_alone = false;
   // With which slots are registered for one-sided reads; null: with none.
   std::shared_ptr<titan::transport::RmaDomain> rma;
 };

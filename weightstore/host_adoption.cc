@@ -48,6 +48,7 @@ StatusOr<SlotDescriptors> Host::OfferState(uint64_t connection) {
 // --------------------------------------------------------------------------------------- commands
 
 void Host::Do(const AdoptSlot& command) {
+  if (slots_.contains(command.slot_id)) return;  // as for MakeSlot
   const auto offer = offers_.find(command.offer_id);
   Slot& slot = slots_[command.slot_id];
   slot.run_id = command.run_id;
@@ -83,6 +84,11 @@ void Host::Refuse(Offer& offer, const Status& why) {
 
 SlotMaker::Made Host::Adopt(const SlotRequest& request, Adoption& adoption) const {
   if (adoption.bytes == nullptr) return Aborted("the reader that offered the slot has gone");
+  if (options_.windows_alone) {
+    return Unavailable(
+        "an adopted slot has no windows, and this store, with require_rdma, lets other machines "
+        "read by windows alone; its trainer makes the version again");
+  }
   TITAN_ASSIGN_OR_RETURN(std::unique_ptr<SlotMemory> memory,
                          SlotMemory::Adopt(request.slot_id, request.num_bytes, *adoption.bytes));
   if (options_.hash_tiles) {

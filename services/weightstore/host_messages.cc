@@ -131,6 +131,7 @@ StatusOr<HostCommand> FromProto(const v1::HostCommand& message) {
       return HostCommand(HurrySlots{});
     case v1::HostCommand::kAdoptSlot: {
       const v1::AdoptSlot& adopt = message.adopt_slot();
+      if (adopt.slot_id() == 0) return InvalidArgument("adopt_slot.slot_id: must not be 0");
       TITAN_RETURN_IF_ERROR(CheckRunId(adopt.run_id()));
       TITAN_ASSIGN_OR_RETURN(const Hash128 digest,
                              DigestFromProto("weights_digest", adopt.weights_digest()));

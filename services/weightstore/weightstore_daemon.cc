@@ -267,6 +267,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     if (remote) TITAN_RETURN_IF_ERROR(OpenRma(config, memory_limit_bytes));
     options.rma = rma_;
     options.hash_tiles = remote && !config.require_rdma();
+    options.windows_alone = remote && config.require_rdma();
     options.memory_limit_bytes = memory_limit_bytes;
     host_ = std::make_unique<Host>(std::move(options), *events);
     DataPlane data_plane;

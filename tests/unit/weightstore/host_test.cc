@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/child_process.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/weights_digest.h"
@@ -435,6 +436,34 @@ TEST_F(HostOfferTest, TheLeadersRefusalAndTheEndOfEitherSideAreTold) {
   next_.ConnectionClosed(5);
   next_.Send({Command(DigestOf(1), 5)});
   EXPECT_TRUE(told_.WaitFor("not made 20 the reader that offered the slot has gone"));
+}
+
+TEST_F(HostOfferTest, WhereWindowsAloneAreReadNothingIsAdoptedAndTheReaderWaits) {
+  Host host({.name = "h1", .threads = 1, .windows_alone = true}, told_);
+  UniqueFd fd = MemoryFile(manifest_->slot_bytes, 1);
+  ASSERT_TRUE(host.OfferSlot(kReader, Offer(DigestOf(1)), std::move(fd)).ok());
+  host.Send({Command(DigestOf(1))});
+  EXPECT_TRUE(titan::testing::Eventually([&] { return !host.OfferState(kReader).ok(); }));
+  const Status refused = host.OfferState(kReader).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable) << refused;
+  EXPECT_NE(MessageOf(refused).find("require_rdma"), std::string::npos) << refused;
+  EXPECT_TRUE(told_.WaitFor("not made 20 " + MessageOf(refused)));
+  EXPECT_EQ(host.Stats().slot_bytes, 0u);
+  EXPECT_EQ(host.Stats().refused_offers, 0u);
+  EXPECT_TRUE(host.Report().slots.empty());
+}
+
+TEST_F(HostOfferTest, ASlotThatIsThereIsNotAdoptedASecondTime) {
+  next_.Send({MakeSlot{kAdopted, manifest_->slot_bytes, "run", kEpoch, 0}});
+  ASSERT_TRUE(told_.WaitFor("made 20"));
+  UniqueFd fd = MemoryFile(manifest_->slot_bytes, 1);
+  ASSERT_TRUE(next_.OfferSlot(kReader, Offer(DigestOf(1)), std::move(fd)).ok());
+  next_.Send({Command(DigestOf(1))});
+  ASSERT_EQ(next_.Report().slots.size(), 1u);
+  EXPECT_EQ(next_.Report().slots[0].epoch, kEpoch);
+  EXPECT_TRUE(next_.Report().slots[0].made);
+  EXPECT_EQ(next_.Report().offers.size(), 1u);  // nor is it decided
+  EXPECT_EQ(next_.Stats().adopted_slots, 0u);
 }
 
 TEST(HostMakingTest, ASlotThatCannotBeHadIsTold) {
