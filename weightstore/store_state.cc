@@ -323,9 +323,10 @@ std::string StoreState::DescribeBlockers(const std::string& run_id, const Run& r
   std::string text = "the ring of run " + run_id + " is full";
   for (const auto& [lease_id, lease] : leases_) {
     const auto slot = slots_.find(lease.slot_id);
+    const auto version = run.versions.find(lease.version);
     if (lease.run_id != run_id || slot == slots_.end() ||
-        slot->second.epoch != run.record.trainer_epoch ||
-        run.versions.at(lease.version).state != VersionState::kRetired) {
+        slot->second.epoch != run.record.trainer_epoch || version == run.versions.end() ||
+        version->second.state != VersionState::kRetired) {
       continue;
     }
     text += "; version " + std::to_string(lease.version) + " is held by lease " +

@@ -31,7 +31,8 @@ void StoreState::AttachHost(const std::string& host, const HostReport& report, i
     const auto slot = slots_.find(lease.slot_id);
     // A slot that does not hold its version any more got another grant number above.
     if (slot == slots_.end() || slot->second.host != host || slot->second.grant != lease.grant ||
-        !version_in.contains(lease.slot_id)) {
+        !slot->second.made || !version_in.contains(lease.slot_id) ||
+        (slot->second.epoch != 0 && slot->second.version != version_in.at(lease.slot_id))) {
       Command(host, EndLease{lease.lease_id});
       continue;
     }

@@ -731,6 +731,28 @@ TEST_F(StoreStateTest, ASlotWhoseNextVersionNeverReachedItsHostHoldsTheOldOneAlo
             StatusCode::kFailedPrecondition);
 }
 
+TEST_F(StoreStateTest, AReportedLeaseOfASlotThatHoldsNoSuchVersionIsEnded) {
+  const uint64_t epoch = Register();
+  (void)state_.TakeEffects();
+  HostReport report;
+  const auto slot = [&](uint64_t slot_id, bool made, uint64_t of_epoch) {
+    report.slots.push_back({.run_id = "run",
+                            .epoch = of_epoch,
+                            .num_bytes = manifest_.slot_bytes,
+                            .made = made,
+                            .header = {slot_id, /*version=*/999, /*grant=*/5, {}}});
+    report.leases.push_back(
+        {.lease = {.lease_id = slot_id + 100, .slot_id = slot_id, .grant = 5, .holder = "g"},
+         .mapped = true});
+  };
+  slot(800, false, epoch);
+  slot(801, true, epoch);
+  slot(802, false, 0);
+  state_.AttachHost(kHost, report, 0);
+  EXPECT_EQ(state_.num_leases(), 0u);
+  EXPECT_EQ(testing::CommandsOf<EndLease>(state_.TakeEffects()).size(), 3u);
+}
+
 TEST_F(StoreStateTest, RestoredRecordsMustBeConsecutive) {
   StoreState state(1, kTtl);
   EXPECT_EQ(state.RestoreVersion("run", 0, {}).code(), StatusCode::kDataLoss);
