@@ -602,6 +602,8 @@ StatusOr<Hash128> Leader::FillFromDisk(HostPort& host, const StoreState::PinPlan
                               "recorded with" +
                               (item.empty() ? "" : ": " + item));
   }
+  TITAN_ASSIGN_OR_RETURN(const std::shared_ptr<void> files,
+                         options_.library->HoldVersion(kept.run_id, kept.version));
   const auto filled = host.FillSlot(plan.to_slot, plan.grant, manifest,
                                     [&](size_t tensor, std::span<std::byte> out) {
                                       return options_.library->ReadTensor(kept, tensor, out);

@@ -50,7 +50,7 @@ struct LeaderOptions {
   std::function<int64_t()> unix_ms;       // wall clock, for records only
   std::function<int64_t()> monotonic_ms;  // for leases
   // Has the kept versions that may be evaluated; must outlive the leader. Null: none.
-  const Library* library = nullptr;
+  Library* library = nullptr;
   std::function<StatusOr<Hash128>()> make_token;  // of leases; empty: the system's random source
   // Called when ChangesSince has news, and at Shutdown, on any thread, under the leader's lock:
   // must not call the leader.

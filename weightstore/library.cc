@@ -389,11 +389,24 @@ StatusOr<StoredModel> Library::FindModel(const std::string& id_or_name) const {
                   "import`");
 }
 
+StatusOr<const StoredModel*> Library::FindVersionLocked(const std::string& run_id,
+                                                        uint64_t version) const {
+  const auto found = models_.find(StoredVersionKey(run_id, version));
+  if (found != models_.end()) return &found->second;
+  return NotFound("version " + std::to_string(version) + " of run " + run_id + " is not on disk");
+}
+
 StatusOr<StoredModel> Library::FindVersion(const std::string& run_id, uint64_t version) const {
   const std::lock_guard lock(mutex_);
-  const auto found = models_.find(StoredVersionKey(run_id, version));
-  if (found != models_.end()) return found->second;
-  return NotFound("version " + std::to_string(version) + " of run " + run_id + " is not on disk");
+  TITAN_ASSIGN_OR_RETURN(const StoredModel* found, FindVersionLocked(run_id, version));
+  return *found;
+}
+
+StatusOr<std::shared_ptr<void>> Library::HoldVersion(const std::string& run_id, uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  TITAN_ASSIGN_OR_RETURN(const StoredModel* found, FindVersionLocked(run_id, version));
+  for (const Hash128& blob : found->blobs) ++pins_[ToHex(blob)];
+  return std::shared_ptr<void>(nullptr, [this, blobs = found->blobs](void*) { Unpin(blobs, 0); });
 }
 
 Status Library::ReadTensor(const StoredModel& model, size_t tensor,

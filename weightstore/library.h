@@ -117,6 +117,9 @@ class Library {
   // NotFound.
   StatusOr<StoredModel> FindModel(const std::string& id_or_name) const;
   StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) const;
+  // Keeps the files of a version until what is returned goes (before the library does), whatever
+  // becomes of its record. NotFound.
+  StatusOr<std::shared_ptr<void>> HoldVersion(const std::string& run_id, uint64_t version);
   // Why the version, the last one of its run that was to be kept, is not; "" = nothing is known.
   std::string NotKeptReason(const std::string& run_id, uint64_t version) const;
   void NoteNotKept(const std::string& run_id, uint64_t version, const std::string& reason);
@@ -153,6 +156,7 @@ class Library {
   StatusOr<DiskUse> DiskLocked() const;
   Status RoomFor(uint64_t bytes, const std::string& what) const;
   const StoredModel* FindLocked(const std::string& id_or_name) const;
+  StatusOr<const StoredModel*> FindVersionLocked(const std::string& run_id, uint64_t version) const;
   Status PutRecord(const std::string& key, const StoredModel& model);
   StatusOr<uint64_t> EraseRecord(const std::string& key);
   StatusOr<std::unique_ptr<Import>> Begin(Manifest manifest, uint64_t bundle_bytes,
@@ -183,7 +187,7 @@ class Library {
   mutable std::mutex mutex_;                                             // guards what follows
   std::map<std::string, StoredModel> models_;                            // by key of their record
   std::map<std::pair<std::string, uint64_t>, StoredModel> checkpoints_;  // by run and version
-  std::map<std::string, int> pins_;           // blobs in use without a record, by hex digest
+  std::map<std::string, int> pins_;  // blobs in use, with a record or without, by hex digest
   std::map<std::string, uint64_t> reserved_;  // by run
   uint64_t importing_bytes_ = 0;              // announced by imports, not on disk yet
   std::set<std::string> keeping_;             // runs

@@ -490,6 +490,25 @@ TEST_F(LibraryTest, VersionsOfARunThatGoesOnFollowItsCheckpoints) {
   EXPECT_EQ(NumFiles(), 0u);
 }
 
+TEST_F(LibraryTest, AVersionThatIsReadStaysUntilItsReaderIsDone) {
+  ASSERT_TRUE(Save("run", 2, 2).ok());
+  ASSERT_TRUE(Keep("run", 2, 2).ok());
+  ASSERT_TRUE(Save("run", 4, 4).ok());
+  ASSERT_TRUE(Keep("run", 4, 4).ok());
+  const size_t files = NumFiles();
+  const auto version = library_->FindVersion("run", 2);
+  auto held = library_->HoldVersion("run", 2);
+  ASSERT_TRUE(held.ok()) << held.status();
+  ASSERT_TRUE(library_->ReleaseCheckpoints("run", 4).ok());
+  EXPECT_EQ(library_->HoldVersion("run", 2).status().code(), StatusCode::kNotFound);
+  std::vector<std::byte> tensor(SmallManifest().tensors[0].num_bytes);
+  EXPECT_TRUE(library_->ReadTensor(*version, 0, tensor).ok());
+  EXPECT_EQ(NumFiles(), files);
+  held->reset();
+  EXPECT_EQ(NumFiles(), files - SmallManifest().tensors.size());
+  EXPECT_EQ(library_->ReadTensor(*version, 0, tensor).code(), StatusCode::kNotFound);
+}
+
 TEST_F(LibraryTest, WhatIsOnDiskIsNotWrittenAgainUnlessItIsDamaged) {
   const auto model = Import(6);
   ASSERT_TRUE(model.ok()) << model.status();
