@@ -207,16 +207,26 @@ void Leader::TakeOffer(const std::string& host, const SlotOffer& offer) {
 }
 
 Status Leader::TryAdopt(const std::string& host, const SlotOffer& offer) {
-  TITAN_ASSIGN_OR_RETURN(const std::optional<uint32_t> num_slots, state_.PlanAdoption(host, offer));
-  if (!num_slots.has_value()) return OkStatus();
+  TITAN_ASSIGN_OR_RETURN(const std::optional<uint64_t> room, state_.PlanAdoption(host, offer));
+  if (!room.has_value()) return OkStatus();
   TITAN_RETURN_IF_ERROR(PortOf(host).status());
   // As in AddEvaluationSlot; who calls cannot wait for a disk.
   const std::unique_lock registry(registry_mutex_, std::try_to_lock);
   if (!registry.owns_lock()) {
     return Unavailable("slots are being given out; offer it again");
   }
-  TITAN_RETURN_IF_ERROR(CheckMemory(offer.run_id, host, *num_slots, offer.num_bytes,
-                                    /*dropped_bytes=*/0));
+  const StoreState::SlotBytes bytes = state_.CountBytes(host);
+  const uint64_t kept = bytes.made + bytes.being_made;
+  const uint64_t limit = hosts_.at(host).memory_limit_bytes;
+  if (kept > limit || *room > limit - kept) {
+    return WithReason(
+        ResourceExhausted("to adopt version " + std::to_string(offer.version) + " of run " +
+                          offer.run_id + " and to have room for the trainers that may come back " +
+                          "takes " + std::to_string(*room) + " bytes beside " +
+                          std::to_string(kept) + " bytes of slots in use; memory_limit_bytes is " +
+                          std::to_string(limit)),
+        kMemoryLimit);
+  }
   state_.ApplyAdoption(host, offer);
   return OkStatus();
 }

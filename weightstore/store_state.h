@@ -129,15 +129,16 @@ class StoreState {
   void AttachHost(const std::string& host, const HostReport& report, int64_t now_ms);
 
   // --- versions that readers on a host still map. PlanAdoption changes nothing; OK: the caller
-  // checks the host's memory for that many slots (the adopted one, and those that the run's next
-  // trainer needs), then calls ApplyAdoption: the host takes the memory and verifies it, SlotMade
-  // makes the version COMMITTED. Else the offer is refused with
+  // checks that the host has that many bytes left (for the adopted slot, and for those that the
+  // next trainers of this and of all other runs without one need, wherever they will be), then
+  // calls ApplyAdoption: the host takes the memory and verifies it, SlotMade makes the version
+  // COMMITTED. Else the offer is refused with
   //   Unavailable         it may be offered again, or a lease on it taken
   //   NotFound            no such run or version
   //   InvalidArgument     not the size or manifest of the run
   //   FailedPrecondition  the version is not needed any more, or recorded with another digest
   // nullopt: the same offer is being adopted.
-  StatusOr<std::optional<uint32_t>> PlanAdoption(const std::string& host,
+  StatusOr<std::optional<uint64_t>> PlanAdoption(const std::string& host,
                                                  const SlotOffer& offer) const;
   void ApplyAdoption(const std::string& host, const SlotOffer& offer);
   void RefuseOffer(const std::string& host, uint64_t offer_id, const Status& why);
@@ -225,8 +226,8 @@ class StoreState {
   StatusOr<LeaseGrant> AcquireLease(const std::string& holder, const std::string& run_id,
                                     uint64_t version, bool evaluation, int64_t now_ms,
                                     const LeaseTerms& terms = {});
-  // For a copy that the leader itself makes, which ends by itself: without a ttl, unknown to the
-  // host, never fenced; it ends with ReleaseLease. what: shown as the holder.
+  // For a copy that the leader itself makes: without a ttl, unknown to the host, never fenced; who
+  // takes it sees to it that it ends in time, by ReleaseLease. what: shown as the holder.
   StatusOr<LeaseGrant> HoldForCopy(const std::string& what, const std::string& run_id,
                                    uint64_t version, int64_t now_ms);
   // From here on the lease has no ttl. False: there is none.

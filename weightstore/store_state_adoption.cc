@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Versions that are LOST and that readers still map. Hosts: store_state_hosts.cc.
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -7,8 +8,19 @@
 #include "weightstore/store_state_errors.h"
 
 namespace titan::weightstore {
+namespace {
 
-StatusOr<std::optional<uint32_t>> StoreState::PlanAdoption(const std::string& host,
+// The largest number stands for what is more.
+uint64_t AddSlots(uint64_t bytes, uint64_t num_slots, uint64_t slot_bytes) {
+  uint64_t sum = 0;
+  const bool more = __builtin_mul_overflow(num_slots, slot_bytes, &sum) ||
+                    __builtin_add_overflow(bytes, sum, &sum);
+  return more ? std::numeric_limits<uint64_t>::max() : sum;
+}
+
+}  // namespace
+
+StatusOr<std::optional<uint64_t>> StoreState::PlanAdoption(const std::string& host,
                                                            const SlotOffer& offer) const {
   TITAN_ASSIGN_OR_RETURN(const Run* run, FindRun(offer.run_id));
   const std::string name = Named(offer.run_id, offer.version);
@@ -44,7 +56,7 @@ StatusOr<std::optional<uint32_t>> StoreState::PlanAdoption(const std::string& ho
   }
   if (const uint64_t slot_id = FindAdoption(offer.run_id, offer.version); slot_id != 0) {
     const Slot& slot = slots_.at(slot_id);
-    if (slot.host == host && slot.offer_id == offer.offer_id) return std::optional<uint32_t>();
+    if (slot.host == host && slot.offer_id == offer.offer_id) return std::optional<uint64_t>();
     return Unavailable(name + " is being adopted from another reader");
   }
   const uint64_t oldest_needed = OldestNeeded(*run, run->num_records);
@@ -52,12 +64,14 @@ StatusOr<std::optional<uint32_t>> StoreState::PlanAdoption(const std::string& ho
     return NotServed(name + " is not needed any more; the oldest that is is version " +
                      std::to_string(oldest_needed));
   }
-  uint32_t num_slots = 1;
-  if (!run->writer_alive) {
-    num_slots += run->record.max_age + kSparesOfRing + run->record.evaluation_slots -
-                 static_cast<uint32_t>(run->evaluations.size());
+  uint64_t room = offer.num_bytes;
+  for (const auto& [run_id, other] : runs_) {
+    if (other.record.ended || other.writer_alive) continue;
+    const uint64_t evaluations = other.record.evaluation_slots - other.evaluations.size();
+    room = AddSlots(room, other.record.max_age + kSparesOfRing + evaluations,
+                    other.record.manifest->slot_bytes);
   }
-  return std::optional<uint32_t>(num_slots);
+  return std::optional<uint64_t>(room);
 }
 
 void StoreState::ApplyAdoption(const std::string& host, const SlotOffer& offer) {

@@ -191,9 +191,18 @@ TEST_F(AdoptionTest, ATrainerWaitsForAnAdoptionAndMakesTheVersionIfItFails) {
 
 TEST_F(AdoptionTest, AMissingRingIsReckonedWith) {
   // Until a trainer registers: three slots of its ring and one for evaluation, too.
-  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 5u);
+  const uint64_t slot_bytes = manifest_.slot_bytes;
+  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 5 * slot_bytes);
+  // And those of another run, while it goes on without a trainer.
+  const auto other = state_.PlanRegistration("other", manifest_, /*max_age=*/1, kHost, 2);
+  state_.ApplyRegistration("other", *other, 0);
+  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 5 * slot_bytes);
+  state_.AttachHost(kHost, HostReport(), 0);
+  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 11 * slot_bytes);
+  state_.ApplyEndRun("other");
+  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 5 * slot_bytes);
   epoch_ = Register();
-  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), 1u);
+  EXPECT_EQ(**state_.PlanAdoption(kHost, Offer(3)), slot_bytes);
   const uint64_t slot = Adopt(Offer(3));
   // A slot that cannot be made says nothing about it, nor the other way round.
   const auto plan = state_.PlanRegistration("run", manifest_, 0, kHost);
