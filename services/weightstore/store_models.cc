@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The RPCs of what is kept on disk.
 #include <charconv>
+#include <chrono>
 #include <compare>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
@@ -20,6 +26,10 @@ namespace asio = rpc::asio;
 constexpr size_t kMaxChunkBytes = 1u << 20;
 constexpr size_t kMaxReadBytes = 2u << 20;
 constexpr size_t kMaxBundleBytes = size_t{256} << 20;
+// How often it is asked whether who sends a checkpoint is still the trainer.
+constexpr std::chrono::milliseconds kGuardPeriod{1'000};
+// How often who waits for another version of its run to be written looks again.
+constexpr std::chrono::milliseconds kKeepPeriod{50};
 
 // Where an entry stands in the list of what is stored, whatever comes and goes around it.
 struct Place {
@@ -54,6 +64,30 @@ StatusOr<Place> PlaceFromToken(const std::string& token) {
   return place;
 }
 
+// Of a stream whose sender may lose the right to send, and be stopped: control strand only.
+struct Guard {
+  explicit Guard(asio::any_io_executor control) : timer(std::move(control)) {}
+  void End() {
+    ended = true;
+    timer.cancel();
+  }
+  asio::steady_timer timer;
+  bool ended = false;
+  Status status;  // once it has lost it
+};
+
+// Looks at the right every now and then; wake: gets the stream out of its wait for the sender.
+asio::awaitable<void> Look(std::shared_ptr<Guard> guard, std::function<Status()> check,
+                           std::function<void()> wake) {
+  while (!guard->ended && guard->status.ok()) {
+    guard->timer.expires_after(kGuardPeriod);
+    boost::system::error_code woken;
+    co_await guard->timer.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+    if (!guard->ended) guard->status = check();
+  }
+  if (!guard->ended) wake();
+}
+
 Status TooLongChunk() { return InvalidArgument("chunk: has more than 1 MiB"); }
 
 }  // namespace
@@ -62,7 +96,7 @@ template <typename Request, typename Header>
 asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcService::Receive(
     std::shared_ptr<rpc::RequestStream<Request>> in,
     std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
-    std::function<Status(const Header&)> before_finish, std::shared_ptr<Header> header) {
+    std::function<Status(const Header&)> allowed, std::shared_ptr<Header> header) {
   StatusOr<std::optional<Request>> first = co_await in->Next();
   if (!first.ok()) co_return first.status();
   if (!first->has_value() || !(*first)->has_header()) {
@@ -75,8 +109,13 @@ asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcServi
   StatusOr<Import> begun = co_await blocking_.Run(begin_it);
   if (!begun.ok()) co_return begun.status();
   const auto import = std::make_shared<Import>(*std::move(begun));
+  const auto guard = std::make_shared<Guard>(server_.control());
+  const std::function<Status()> check = [allowed, header] { return allowed(*header); };
+  const std::function<void()> wake = [in] { in->Arrive(/*ok=*/false, /*cancelled=*/true); };
+  asio::co_spawn(server_.control(), Look(guard, check, wake), asio::detached);
   Status status;
   while (status.ok()) {
+    if (!guard->status.ok()) break;
     StatusOr<std::optional<Request>> next = co_await in->Next();
     if (!next.ok()) status = next.status();
     if (!next.ok() || !next->has_value()) break;
@@ -88,11 +127,13 @@ asio::awaitable<StatusOr<WeightStoreGrpcService::Received>> WeightStoreGrpcServi
     const std::function<Status()> append = [import, chunk] { return (*import)->Append(*chunk); };
     status = co_await blocking_.Run(append);
   }
-  const std::function<StatusOr<Received>()> finish = [import, status, before_finish,
+  if (!guard->status.ok()) status = guard->status;
+  guard->End();
+  const std::function<StatusOr<Received>()> finish = [import, status, allowed,
                                                       header]() -> StatusOr<Received> {
     const Import ends_here = std::move(*import);  // files are removed on this thread
     TITAN_RETURN_IF_ERROR(status);
-    TITAN_RETURN_IF_ERROR(before_finish(*header));
+    TITAN_RETURN_IF_ERROR(allowed(*header));
     Received received;
     TITAN_ASSIGN_OR_RETURN(received.stored, ends_here->Finish(&received.existed));
     return received;
@@ -144,14 +185,24 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
   const auto header = std::make_shared<Header>();
   TITAN_CO_ASSIGN_OR_RETURN(const Received received,
                             co_await Receive(in, begin, is_trainer, header));
+  // The checkpoint counts without its version, too.
+  const std::function<Status()> keep = [this, header, source]() -> Status {
+    const std::string& run_id = header->run_id();
+    if (source->ok()) return Keep(run_id, **source, /*in_reserved_room=*/false);
+    if (!library_.FindVersion(run_id, header->version()).ok()) {  // by an earlier call
+      NotKept(run_id, header->version(), source->status());
+    }
+    return OkStatus();
+  };
+  asio::steady_timer timer(server_.control());
+  // Another version of the run is being written; this one is held meanwhile.
+  while ((co_await blocking_.Run(keep)).code() == StatusCode::kAlreadyExists) {
+    timer.expires_after(kKeepPeriod);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
   const std::function<StatusOr<uint64_t>()> release = [this, header, source,
                                                        is_trainer]() -> StatusOr<uint64_t> {
     const std::string& run_id = header->run_id();
-    if (source->ok()) {
-      (void)Keep(run_id, **source, /*in_reserved_room=*/false);  // the checkpoint counts without it
-    } else {
-      library_.NoteNotKept(run_id, header->version(), MessageOf(source->status()));
-    }
     *source = Cancelled("");  // no longer held
     // Its end may have come, and dropped what was recorded, just before this one was.
     if (!leader_.GoesOn(run_id)) (void)library_.DropCheckpoints(run_id);

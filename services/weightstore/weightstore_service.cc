@@ -330,11 +330,16 @@ Status WeightStoreGrpcService::Keep(const std::string& run_id, const Leader::Dis
     TITAN_LOG(kInfo, "version_kept", {"run_id", run_id}, {"version", source.version},
               {"seconds", SecondsSince(start)});
   } else if (kept.code() != StatusCode::kAlreadyExists) {
-    not_kept_.Add();
-    TITAN_LOG(kError, "version_not_kept", {"run_id", run_id}, {"version", source.version},
-              {"status", kept});
+    NotKept(run_id, source.version, kept);
   }
   return kept;
+}
+
+void WeightStoreGrpcService::NotKept(const std::string& run_id, uint64_t version,
+                                     const Status& why) {
+  not_kept_.Add();
+  TITAN_LOG(kError, "version_not_kept", {"run_id", run_id}, {"version", version}, {"status", why});
+  library_.NoteNotKept(run_id, version, MessageOf(why));
 }
 
 StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequest& message) {

@@ -142,7 +142,8 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
       std::shared_ptr<rpc::RequestStream<v1::PutCheckpointRequest>> in);
 
  private:
-  // A header and then the bytes of a model or checkpoint, into the library.
+  // A header and then the bytes of a model or checkpoint, into the library. It ends as soon as its
+  // sender is not `allowed` any more, also while nothing comes.
   struct Received {
     StoredModel stored;
     bool existed = false;
@@ -151,11 +152,14 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
   rpc::asio::awaitable<StatusOr<Received>> Receive(
       std::shared_ptr<rpc::RequestStream<Request>> in,
       std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
-      std::function<Status(const Header&)> before_finish, std::shared_ptr<Header> header);
+      std::function<Status(const Header&)> allowed, std::shared_ptr<Header> header);
   // Keeps the newest version of a run that ends. Unavailable: another call is at it.
   Status KeepNewest(const std::string& run_id);
-  // Writes it to disk, and tells the log and the metrics. Codes of Library::Keep.
+  // Writes it to disk, and tells the log and the metrics. Codes of Library::Keep, of which
+  // AlreadyExists is told to nobody.
   Status Keep(const std::string& run_id, const Leader::DiskSource& source, bool in_reserved_room);
+  // A version that should be on disk is not: it is counted, logged and noted for who asks.
+  void NotKept(const std::string& run_id, uint64_t version, const Status& why);
   // Runs Handle(request) on the blocking pool and carries its reason over.
   template <typename Request, typename Response>
   Reactor* ServeBlocking(Context* context, const Request* request, Response* response);

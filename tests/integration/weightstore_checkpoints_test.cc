@@ -13,6 +13,8 @@
 #include <functional>
 #include <set>
 
+#include "core/runtime/endpoint.h"
+#include "core/runtime/health.h"
 #include "core/storage/rocksdb_store.h"
 #include "services/weightstore_client/convert.h"
 #include "tests/support/weightstore_daemon.h"
@@ -61,6 +63,17 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
         },
         [] { return false; });
   }
+  void Replace() {
+    grpc::ClientContext context;
+    v1::RegisterTrainerRequest request;
+    request.set_request_id("another");
+    request.set_run_id("run");
+    request.set_max_age(1);
+    request.set_evaluation_slots(1);
+    *request.mutable_manifest() = ToProto(SmallManifest());
+    v1::RegisterTrainerResponse response;
+    EXPECT_TRUE(stub_->RegisterTrainer(&context, request, &response).ok());
+  }
   void EndRun() {
     grpc::ClientContext context;
     v1::EndRunRequest request;
@@ -99,6 +112,16 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
     EXPECT_TRUE(stub_->CollectGarbage(&context, request, &response).ok());
     return response;
   }
+  // The store's count of versions that should be on disk and are not.
+  double NumNotKept() {
+    const auto endpoint = runtime::ReadEndpoint(data_folder(), "weightstore");
+    const auto answer =
+        runtime::GetHealth(endpoint->health_address, "/metrics", std::chrono::seconds(5));
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    const std::string name = "\ntitan_weightstore_not_kept_total ";
+    const size_t at = answer->body.find(name);
+    return at == std::string::npos ? -1 : std::stod(answer->body.substr(at + name.size()));
+  }
   size_t NumFiles() const {
     size_t files = 0;
     for (const auto& file : std::filesystem::directory_iterator(data_folder() + "/blobs")) {
@@ -113,6 +136,9 @@ TEST_F(CheckpointsTest, NothingStaysOfARunThatEndsWhileOneIsSent) {
   ASSERT_TRUE(publisher.ok()) << publisher.status();
   ASSERT_TRUE(Put((*publisher)->epoch(), 0).ok());
   EXPECT_EQ(Versions(), std::vector<uint64_t>{0});
+  // It has no version, which is said.
+  EXPECT_EQ(NumNotKept(), 1);
+  EXPECT_NE(store_.log().find("version_not_kept"), std::string::npos);
   const Status refused = Put((*publisher)->epoch(), 2, [this](int part) {
     if (part == 1) EndRun();
   });
@@ -129,20 +155,28 @@ TEST_F(CheckpointsTest, ATrainerThatIsReplacedNeitherAddsNorReleases) {
   ASSERT_TRUE(Put((*publisher)->epoch(), 0).ok());
   ASSERT_TRUE(Put((*publisher)->epoch(), 2).ok());
   const auto replace = [this](int part) {
-    if (part != 1) return;
-    grpc::ClientContext context;
-    v1::RegisterTrainerRequest request;
-    request.set_request_id("another");
-    request.set_run_id("run");
-    request.set_max_age(1);
-    request.set_evaluation_slots(1);
-    *request.mutable_manifest() = ToProto(SmallManifest());
-    v1::RegisterTrainerResponse response;
-    EXPECT_TRUE(stub_->RegisterTrainer(&context, request, &response).ok());
+    if (part == 1) Replace();
   };
   const Status refused = Put((*publisher)->epoch(), 4, replace, /*needed=*/3);
   EXPECT_EQ(refused.code(), StatusCode::kAborted) << refused;
   EXPECT_EQ(Versions(), (std::vector<uint64_t>{0, 2}));
+}
+
+TEST_F(CheckpointsTest, AReplacedTrainerThatStandsStillHoldsNoSlot) {
+  const auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  const auto num_holders = [this] { return testing::VersionsOf(*stub_, "run")[0].holders_size(); };
+  const Status refused = Put((*publisher)->epoch(), 0, [&](int part) {
+    if (part != 1) return;
+    EXPECT_TRUE(titan::testing::Eventually([&] { return num_holders() == 1; }));
+    Replace();
+    // It sends nothing more until its slot is given back.
+    EXPECT_TRUE(titan::testing::Eventually([&] { return num_holders() == 0; }));
+  });
+  EXPECT_EQ(refused.code(), StatusCode::kAborted) << refused;
+  EXPECT_TRUE(Versions().empty());
+  EXPECT_EQ(NumFiles(), 0u);
 }
 
 TEST_F(CheckpointsTest, AStoreThatIsKilledKeepsWhatWasDurableAndNothingElse) {
@@ -291,6 +325,10 @@ TEST_F(CheckpointsTest, AVersionThatIsWrittenToDiskKeepsItsSlotAndTheRingMovesOn
               }).ok());
   EXPECT_EQ(Kept(), std::vector<uint64_t>{0});
   EXPECT_EQ(testing::VersionsOf(*stub_, "run")[0].state(), v1::VERSION_STATE_FREE);
+  // Once it is on disk, a checkpoint that comes again needs no slot.
+  ASSERT_TRUE(Put((*publisher)->epoch(), 0).ok());
+  EXPECT_EQ(NumNotKept(), 0);
+  EXPECT_EQ(testing::VersionsOf(*stub_, "run")[0].not_kept_reason(), "");
 }
 
 TEST_F(CheckpointsTest, LongListsAreToldWholePageByPage) {
