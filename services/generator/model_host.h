@@ -36,7 +36,7 @@ class ModelHost {
   };
 
   // leader and context must outlive the host. rma: by which it pulls where the store's host has it;
-  // null: it maps, or pulls over TCP.
+  // null: pulls go over TCP.
   ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
             rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma = nullptr);
   ~ModelHost();

@@ -10,7 +10,6 @@ StatusOr<std::shared_ptr<transport::RmaDomain>> OpenPullLane(
     const config::v1::GeneratorConfig& config, runtime::Metrics& metrics) {
   auto bytes = metrics.AddGauge("titan_generator_registered_bytes",
                                 "Memory that is registered for one-sided reads from other hosts");
-  if (!config.weightstore_socket().empty()) return std::shared_ptr<transport::RmaDomain>();
   const bool shm_test = config.daemon().debug().shm_test_lane();
   weightstore::lanes::RmaWanted wanted{.required = config.require_rdma(),
                                        .shm_test = shm_test,
@@ -20,7 +19,7 @@ StatusOr<std::shared_ptr<transport::RmaDomain>> OpenPullLane(
   wanted.registered = [bytes](double change) mutable { bytes.Add(change); };
   TITAN_ASSIGN_OR_RETURN(const auto opened, weightstore::lanes::OpenRmaLane(wanted));
   if (opened.domain == nullptr) {
-    TITAN_LOG(kInfo, "no_rdma", {"because", opened.found}, {"next", "pulls over TCP"});
+    TITAN_LOG(kInfo, "no_rdma", {"because", opened.found}, {"next", "pulls go over TCP"});
   } else if (shm_test) {
     TITAN_LOG(kWarning, "test_lane", {"setting", "daemon.debug.shm_test_lane"},
               {"means", "pulls over shared memory in place of an RDMA device; for tests alone"});

@@ -13,8 +13,8 @@
 
 namespace titan::services {
 
-// Null: it maps the slots of its host, or pulls over TCP. FailedPrecondition: require_rdma, and
-// this machine has no device.
+// Of all that is pulled: with weightstore_socket what this host's store does not have, else every
+// version. Null: over TCP. FailedPrecondition: what is required or named is not on this machine.
 StatusOr<std::shared_ptr<transport::RmaDomain>> OpenPullLane(
     const config::v1::GeneratorConfig& config, runtime::Metrics& metrics);
 

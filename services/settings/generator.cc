@@ -39,17 +39,7 @@ void Validate(const config::v1::GeneratorConfig& config, rpc::ConfigProblems* pr
   } else {
     range("max_batch_tokens", config.max_batch_tokens(), 1, kMaxBatchTokens);
   }
-  const auto of_pulls = [&](const char* path, bool set) {
-    if (!set || config.weightstore_socket().empty()) return;
-    problems->push_back({path,
-                         "is set, but this generator maps the slots of its host: leave out "
-                         "one of it and weightstore_socket"});
-  };
-  const bool test_lane = config.daemon().debug().shm_test_lane();
-  of_pulls("require_rdma", config.require_rdma());
-  of_pulls("rdma_device", !config.rdma_device().empty());
-  of_pulls("daemon.debug.shm_test_lane", test_lane);
-  if (test_lane && !config.rdma_device().empty()) {
+  if (config.daemon().debug().shm_test_lane() && !config.rdma_device().empty()) {
     problems->push_back(
         {"rdma_device", "is set; daemon.debug.shm_test_lane takes the place of a device"});
   }

@@ -30,7 +30,8 @@ constexpr Advice kAdvice[] = {
     {kEvaluationSlotBusy, "Unpin the version that the message names and wait for its readers.",
      1000},
     {kNoRemoteLane,
-     "Set data_plane_address of the weight store, or weightstore_socket of a reader on its host.",
+     "Set data_plane_address of the weight store, or weightstore_socket of a reader on its host; "
+     "where both are set, one end has require_rdma and the other no RDMA device.",
      0},
     {kDigestMismatch, "Begin the version again; if it comes back, test the machine's memory.", 0},
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Goal: a reader gets every version that some host has: it maps what its own host has and pulls the
-// rest over TCP; who dies or stops meanwhile costs it a pull, in time, and never the version that
-// it holds. Method: a leader and two host daemons as processes, killed and stopped; the client
-// library in this process.
+// rest; who dies or stops meanwhile costs it a pull, in time, and never the version that it holds.
+// Method: a leader and two host daemons as processes, killed and stopped; the client library in
+// this process; one-sided reads on the lane shm-test.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -17,6 +17,7 @@
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
 #include "weightstore/transport/puller.h"
+#include "weightstore/transport/rma_lane.h"
 
 namespace titan::weightstore {
 namespace {
@@ -43,8 +44,9 @@ class ElsewhereTest : public testing::HostsTest {
     options.report = [this](const lanes::PullReport& report) { reports_.push_back(report); };
     puller_ = *lanes::Puller::Create(options);
   }
-  Subscriber ReaderAt(WeightStoreProcess& host) {
-    return Subscriber(*port_, host.socket_path(), *puller_, "generator-7");
+  Subscriber ReaderAt(WeightStoreProcess& host) { return ReaderAt(host, *puller_); }
+  Subscriber ReaderAt(WeightStoreProcess& host, lanes::Puller& puller) {
+    return Subscriber(*port_, host.socket_path(), puller, "generator-7");
   }
   v1::PinForEvaluationResponse Pin(const std::string& run, uint64_t version) {
     grpc::ClientContext context;
@@ -109,6 +111,49 @@ TEST_F(ElsewhereTest, AReaderMapsWhatItsHostHasAndPullsTheRest) {
   EXPECT_LT(steady_clock::now() - start, kLongestCall);
   EXPECT_EQ(lost.code(), StatusCode::kUnavailable) << lost;
   EXPECT_NE(MessageOf(lost).find("weightstore_socket"), std::string::npos) << lost;
+}
+
+TEST_F(ElsewhereTest, WhatIsPulledBesideMapsComesByOneSidedReadsWhereBothHaveThem) {
+  auto here = Register(second_, "here");
+  auto there = Register(host_, "there");
+  ASSERT_TRUE(here != nullptr && there != nullptr);
+  Publish(*here, 0);
+  Publish(*there, 0);
+  const auto lane =
+      lanes::OpenRmaLane({.required = true, .shm_test = true, .device = "", .registered = {}});
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  lanes::PullerOptions options;
+  options.rma = lane->domain;
+  options.report = [this](const lanes::PullReport& report) { reports_.push_back(report); };
+  const auto any = *lanes::Puller::Create(options);
+  options.require_rdma = true;
+  const auto strict = *lanes::Puller::Create(options);
+  // A source that has only TCP.
+  EXPECT_TRUE(ReaderAt(second_, *any).Acquire("there", 0, false).ok());
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_EQ(reports_[0].lane, Lane::kTcp);
+  const Status refused = ReaderAt(second_, *strict).Acquire("there", 0, false).status();
+  EXPECT_EQ(ReasonOf(refused), kNoRemoteLane) << refused;
+  EXPECT_EQ(reports_.size(), 1u);
+
+  EXPECT_EQ(host_.End(SIGTERM), 0);
+  host_.more_daemon_config = R"(, "debug": {"shm_test_lane": true})";
+  StartHost(host_, "h1", /*serves_tcp=*/true);
+  there = Register(host_, "there");
+  ASSERT_NE(there, nullptr);
+  Publish(*there, 0);
+  for (lanes::Puller* puller : {any.get(), strict.get()}) {
+    const Subscriber reader = ReaderAt(second_, *puller);
+    const auto pulled = reader.Acquire("there", 0, false);
+    ASSERT_TRUE(pulled.ok()) << pulled.status();
+    EXPECT_FALSE(pulled->mapped());
+    EXPECT_EQ(NumberIn(pulled->bytes()), 0u);
+    EXPECT_EQ(reports_.back().lane, Lane::kShmTest);
+    const auto mapped = reader.Acquire("here", 0, false);
+    ASSERT_TRUE(mapped.ok()) << mapped.status();
+    EXPECT_TRUE(mapped->mapped());
+  }
+  EXPECT_EQ(reports_.size(), 3u);
 }
 
 TEST_F(ElsewhereTest, AHostThatIsKilledDuringAPullCostsThePullAndNothingElse) {

@@ -505,23 +505,23 @@ TEST_F(PullingModelHostTest, ALostSourceLeavesTheOldVersionServing) {
 TEST(PullLaneTest, WhatIsRequiredIsThereOrThereIsNoGenerator) {
   runtime::Metrics metrics;
   config::v1::GeneratorConfig config;
-  config.set_weightstore_socket("s");
-  const auto maps = OpenPullLane(config, metrics);
-  ASSERT_TRUE(maps.ok()) << maps.status();
-  EXPECT_EQ(*maps, nullptr);
-  config.clear_weightstore_socket();
-  config.mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
-  const auto test_lane = OpenPullLane(config, metrics);
-  ASSERT_TRUE(test_lane.ok()) << test_lane.status();
-  EXPECT_EQ((*test_lane)->lane(), transport::RmaLane::kShmTest);
-  config.clear_daemon();
-  config.set_require_rdma(true);
-  config.set_rdma_device("no_such_device:1");
-  const Status refused = OpenPullLane(config, metrics).status();
-  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(MessageOf(refused).find("require_rdma is set, but this machine has no RDMA device"),
-            std::string::npos)
-      << refused;
+  for (const char* socket : {"", "s"}) {
+    config.Clear();
+    config.set_weightstore_socket(socket);
+    config.mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
+    const auto test_lane = OpenPullLane(config, metrics);
+    ASSERT_TRUE(test_lane.ok()) << test_lane.status();
+    ASSERT_NE(*test_lane, nullptr);
+    EXPECT_EQ((*test_lane)->lane(), transport::RmaLane::kShmTest);
+    config.clear_daemon();
+    config.set_require_rdma(true);
+    config.set_rdma_device("no_such_device:1");
+    const Status refused = OpenPullLane(config, metrics).status();
+    EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(MessageOf(refused).find("require_rdma is set, but this machine has no RDMA device"),
+              std::string::npos)
+        << refused;
+  }
 }
 
 TEST_F(PullingModelHostTest, StopEndsAPullThatWaits) {

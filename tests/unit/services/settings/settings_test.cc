@@ -137,13 +137,22 @@ TEST(SettingsTest, Generator) {
               {"kv_cache_bytes=65535", "is 65535; valid: 65536 to 17592186044416"},
               {"kv_cache_bytes=17592186044417", "is 17592186044417; valid: 65536 to"},
               {"max_queued_groups=0", "is 0; valid: 1 to 1048576"}}));
-  // One that maps pulls nothing.
+  // One that maps pulls what its host does not have.
   const std::vector<std::string> maps = {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1",
                                          "weightstore_address=127.0.0.1:1", "weightstore_socket=s"};
-  const std::string why = "is set, but this generator maps the slots of its host";
-  ExpectWrongs<GeneratorConfig>(maps, {{"require_rdma=true", why},
-                                       {"rdma_device=mlx5_0:1", why},
-                                       {"daemon.debug.shm_test_lane=true", why}});
+  for (const char* lane :
+       {"require_rdma=true", "rdma_device=mlx5_0:1", "daemon.debug.shm_test_lane=true"}) {
+    auto with_lane = maps;
+    with_lane.push_back(lane);
+    rpc::ConfigProblems problems;
+    Validate(Complete<GeneratorConfig>(with_lane), &problems);
+    EXPECT_TRUE(problems.empty()) << lane;
+  }
+  auto test_lane = maps;
+  test_lane.push_back("daemon.debug.shm_test_lane=true");
+  ExpectWrongs<GeneratorConfig>(
+      test_lane,
+      {{"rdma_device=mlx5_0:1", "is set; daemon.debug.shm_test_lane takes the place of"}});
 }
 
 TEST(SettingsTest, Trainer) {
