@@ -17,11 +17,9 @@ using std::chrono::steady_clock;
 using titan::transport::RmaPeer;
 using titan::transport::RmaWindow;
 
-// What is read under one stall timeout, into the landing window.
-constexpr uint64_t kStepBytes = uint64_t{64} << 20;
-
 Status Silent(const RmaTransportOptions& options) {
-  return Unavailable("the source answered nothing for " +
+  return Unavailable("the source did not answer a read of at most " +
+                     std::to_string(options.step_bytes) + " bytes within " +
                      std::to_string(options.stall_timeout.count()) + " ms");
 }
 
@@ -82,11 +80,10 @@ class RmaSlot final : public RemoteSlot {
     const bool lands = !landing.empty() && to.data() >= landing.data() &&
                        to.data() + to.size() <= landing.data() + landing.size();
     if (!lands && !bounce_.has_value()) {
-      TITAN_ASSIGN_OR_RETURN(bounce_, domain_.Allocate(options_.bounce_bytes));
+      TITAN_ASSIGN_OR_RETURN(bounce_, domain_.Allocate(options_.step_bytes));
     }
-    const uint64_t step = lands ? kStepBytes : options_.bounce_bytes;
     for (uint64_t done = 0; done < to.size();) {
-      const uint64_t size = std::min<uint64_t>(step, to.size() - done);
+      const uint64_t size = std::min<uint64_t>(options_.step_bytes, to.size() - done);
       const RmaWindow& window = lands ? landing_ : *bounce_;
       const uint64_t at = lands ? static_cast<uint64_t>(to.data() - landing.data()) + done : 0;
       TITAN_RETURN_IF_ERROR(
@@ -123,8 +120,8 @@ class RmaSlot final : public RemoteSlot {
 StatusOr<std::unique_ptr<RmaTransport>> RmaTransport::Create(titan::transport::RmaDomain& domain,
                                                              RmaSource source, RmaWindow landing,
                                                              const RmaTransportOptions& options) {
-  if (options.bounce_bytes < 1 || options.stall_timeout.count() < 1) {
-    return InvalidArgument("rma: bounce_bytes, stall_timeout: must be at least 1");
+  if (options.step_bytes < 1 || options.stall_timeout.count() < 1) {
+    return InvalidArgument("rma: step_bytes, stall_timeout: must be at least 1");
   }
   if (source.header.bytes < kSlotHeaderBytes) {
     return InvalidArgument("rma: the source's header window has " +

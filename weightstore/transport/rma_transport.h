@@ -21,10 +21,10 @@
 namespace titan::weightstore::lanes {
 
 struct RmaTransportOptions {
-  // For destinations outside of the landing window: bytes that are read and copied at a time.
-  size_t bounce_bytes = size_t{16} << 20;
-  // A source that answers nothing for this long is gone. Less than a deadline, so that the caller
-  // has time for another one.
+  // That are read at a time; outside of the landing window also the memory that they go through.
+  size_t step_bytes = size_t{16} << 20;
+  // A source that takes longer for a step is gone: a link as slow as the store's leases allow for
+  // (16 MiB/s) takes 1 s. Less than a deadline, so that the caller has time for another one.
   std::chrono::milliseconds stall_timeout{1'200};
 };
 

@@ -13,6 +13,7 @@
 #include "tests/support/rma_host.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/reshard/copy.h"
+#include "weightstore/store_state.h"
 #include "weightstore/transport/pull.h"
 
 namespace titan::weightstore::lanes {
@@ -69,7 +70,7 @@ class RmaTransportTest : public ::testing::Test {
 };
 
 TEST_F(RmaTransportTest, RangesLandOrBounceAndStatesItsLane) {
-  auto transport = Transport({.bounce_bytes = 1000});
+  auto transport = Transport({.step_bytes = 1000});
   EXPECT_EQ(transport->lane(), Lane::kShmTest);
   auto slot = transport->Open(Grant(), Soon());
   ASSERT_TRUE(slot.ok()) << slot.status();
@@ -114,7 +115,7 @@ TEST_F(RmaTransportTest, WhatIsNotTheLeasesIsNotTaken) {
   const Piece piece = {.source_offset = 0, .destination = landing_.memory()};
   EXPECT_EQ(ReasonOf((*slot)->Read(std::span(&piece, 1), Soon())), kStaleHandle);
   EXPECT_FALSE(RmaTransport::Create(*domain_, RmaSource{}, landing_).ok());
-  EXPECT_FALSE(RmaTransport::Create(*domain_, SourceOf(host_), landing_, {.bounce_bytes = 0}).ok());
+  EXPECT_FALSE(RmaTransport::Create(*domain_, SourceOf(host_), landing_, {.step_bytes = 0}).ok());
 }
 
 TEST_F(RmaTransportTest, AVersionThatIsTakenAwayIsNeverPassedOff) {
@@ -156,8 +157,14 @@ TEST_F(RmaTransportTest, AKilledSourceEndsTheReadInTime) {
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
 }
 
+TEST(RmaTransportOptionsTest, TheSlowestLinkThatLeasesAllowForIsNotTakenForASourceThatIsGone) {
+  const RmaTransportOptions options;
+  const uint64_t step_ms = options.step_bytes * 1000 / kSlowestLinkBytesPerSecond;
+  EXPECT_LT(step_ms, static_cast<uint64_t>(options.stall_timeout.count()));
+}
+
 TEST_F(RmaTransportTest, APlanIsCarriedOut) {
-  auto transport = Transport({.bounce_bytes = 4096});
+  auto transport = Transport({.step_bytes = 4096});
   auto slot = transport->Open(Grant(), Soon());
   ASSERT_TRUE(slot.ok()) << slot.status();
   std::vector<std::byte> bytes(kRmaSlotBytes);
