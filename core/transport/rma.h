@@ -89,7 +89,8 @@ class RmaPeer {
   RmaPeer() = default;
   explicit RmaPeer(std::shared_ptr<UcxPeer> peer) : peer_(std::move(peer)) {}
 
-  // Copies `bytes` bytes. When it returns, nothing writes to `to` any more.
+  // Copies `bytes` bytes. When it returns, nothing writes to `to` any more; but past a deadline a
+  // device that does not give up its reads within 500 ms more may, and `to` is kept for it.
   // InvalidArgument: a range outside its window, a key that is none. DeadlineExceeded: the peer did
   // not answer in time; the connection is given up. Unavailable: the peer is gone.
   Status Read(const RmaWindowKey& from, uint64_t from_offset, const RmaWindow& to,

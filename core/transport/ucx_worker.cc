@@ -23,8 +23,9 @@ using std::chrono::milliseconds;
 
 // Wakes that UCX may miss cost no more than this.
 constexpr milliseconds kLongestSleep{100};
-// A closed connection's pieces come back at once; past this their memory is given up instead.
-constexpr milliseconds kAbandon{2000};
+// A closed connection's pieces come back at once; past this their memory is given up instead. The
+// caller waits for it on top of its deadline.
+constexpr milliseconds kAbandon{500};
 // Rounds without sleep while transfers run: a wake costs more than a piece's last microseconds.
 constexpr int kBusyRounds = 200;
 
