@@ -97,6 +97,22 @@ TEST_F(ElsewhereTest, AReaderMapsWhatItsHostHasAndPullsTheRest) {
   EXPECT_NE(MessageOf(none).find("host h2 serves none of the lanes"), std::string::npos) << none;
   EXPECT_EQ(Versions("here")[0].holders_size(), 1);
 
+  // Who has not heard from its own daemon yet is not told that the store is wrongly configured.
+  const Status unheard =
+      Subscriber(*port_, "nobody.sock", *puller_, "generator-8").Acquire("here", 0, false).status();
+  EXPECT_EQ(unheard.code(), StatusCode::kUnavailable) << unheard;
+  EXPECT_NE(MessageOf(unheard).find("weightstore_socket"), std::string::npos) << unheard;
+  // Who has waits for it where it stands still for a moment.
+  second_.process().Stop();
+  std::jthread waker([&] {
+    std::this_thread::sleep_for(milliseconds(700));
+    second_.process().Continue();
+  });
+  const auto late = reader.Acquire("here", 0, false);
+  waker.join();
+  ASSERT_TRUE(late.ok()) << late.status();
+  EXPECT_TRUE(late->mapped());
+
   // What other hosts have is had without the daemon of this one, too.
   second_.process().Stop();
   auto start = steady_clock::now();

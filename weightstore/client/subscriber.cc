@@ -10,7 +10,8 @@
 namespace titan::weightstore {
 namespace {
 
-// The answer of who has only to look up its own name; a daemon that stands still is not waited for.
+// The answer of who has only to look up its own name; a daemon that stands still is waited for only
+// where it has the version.
 constexpr std::chrono::milliseconds kNamePatience{300};
 
 StatusOr<std::string> NameOfHost(const std::string& socket_path) {
@@ -46,19 +47,23 @@ StatusOr<HeldVersion> Subscriber::Acquire(const std::string& run_id, uint64_t ve
     return Map(std::move(lease));
   }
   Reach reach{puller_->lanes(), ""};
-  Status alone = OkStatus();  // why nothing can be mapped
+  Status unheard = OkStatus();  // why the daemon of this host does not answer
   if (!socket_path_.empty()) {
     StatusOr<std::string> host = NameOfHost(socket_path_);
-    if (host.ok()) reach.host = *std::move(host);
-    alone = host.status();
+    unheard = host.status();
+    std::lock_guard lock(mutex_);
+    if (host.ok()) host_ = *std::move(host);
+    reach.host = host_;
   }
   // Before the call: on the leader's clock the lease begins later, so it ends later, too.
   const SteadyTime asked = std::chrono::steady_clock::now();
   StatusOr<RemoteLease> lease =
       leader_.AcquireRemoteLease(holder_, run_id, version, evaluation, reach);
   if (!lease.ok()) {
-    return alone.ok() ? lease.status()
-                      : Annotate(lease.status(), "weightstore_socket: " + MessageOf(alone));
+    if (unheard.ok()) return lease.status();
+    const std::string why = "weightstore_socket: " + MessageOf(unheard);
+    const bool may_be_here = reach.host.empty() && ReasonOf(lease.status()) == kNoRemoteLane;
+    return may_be_here ? Unavailable(why) : Annotate(lease.status(), why);
   }
   if (lease->lane == Lane::kMap && !reach.host.empty()) return Map(std::move(lease->lease));
   const SteadyTime expires = asked + lease->ttl;

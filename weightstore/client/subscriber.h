@@ -11,6 +11,7 @@
 #define TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "core/base/status.h"
@@ -20,20 +21,21 @@
 
 namespace titan::weightstore {
 
-// Thread-safe: holds no state that changes.
+// Thread-safe.
 class Subscriber {
  public:
   // Maps. leader must outlive the subscriber. holder: the worker id that operators see.
   Subscriber(LeaderPort& leader, std::string socket_path, std::string holder);
   // Maps what the daemon at socket_path has and pulls the rest; an empty path, or one where nobody
-  // answers: pulls everything. puller must outlive the subscriber, too.
+  // has answered yet: pulls everything. puller must outlive the subscriber, too.
   Subscriber(LeaderPort& leader, std::string socket_path, VersionPuller& puller,
              std::string holder);
 
   // Mapped bytes are verified by the host daemon for this sealed slot in this incarnation, and the
   // header's digest equals the lease's; pulled ones are verified by this process. Codes of
-  // AcquireLease and HeldVersion::Map, or of AcquireRemoteLease and VersionPuller::Pull. A lease
-  // whose version was pulled, or could not be had, is given back.
+  // AcquireLease and HeldVersion::Map, or of AcquireRemoteLease and VersionPuller::Pull; but
+  // Unavailable instead of kNoRemoteLane while it is not known whether the version is on this host.
+  // A lease whose version was pulled, or could not be had, is given back.
   StatusOr<HeldVersion> Acquire(const std::string& run_id, uint64_t version, bool evaluation) const;
 
   // For a mapped version whose daemon is gone (HeldVersion::orphaned): ties it to the daemon that
@@ -54,6 +56,8 @@ class Subscriber {
   VersionPuller* const puller_;  // null: maps alone
   const std::string socket_path_;
   const std::string holder_;
+  mutable std::mutex mutex_;
+  mutable std::string host_;  // guarded; what the daemon at socket_path_ is called, once heard
 };
 
 }  // namespace titan::weightstore
