@@ -196,8 +196,12 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
     held_.erase(key);
     co_return added;
   }
+  const weightstore::Lane lane =
+      slot->mapped() ? weightstore::Lane::kMap : pull_metrics_.last_lane();
+  pull_metrics_.Use(lane);
   TITAN_LOG(kInfo, "version_loaded", {"run", key.run_id}, {"version", key.version},
-            {"evaluation", key.evaluation}, {"digest", digest}, {"mapped", slot->mapped()});
+            {"evaluation", key.evaluation}, {"digest", digest},
+            {"lane", weightstore::NameOf(lane)});
   co_return digest;
 }
 

@@ -38,7 +38,7 @@ void PullMetrics::Use(weightstore::Lane lane) {
 }
 
 void PullMetrics::Count(const weightstore::lanes::PullReport& report) {
-  Use(report.lane);
+  if (report.complete) last_lane_ = report.lane;
   open_.Observe(report.open_seconds);
   transfer_.Observe(report.transfer_seconds);
   verify_.Observe(report.verify_seconds);

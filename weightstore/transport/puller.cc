@@ -130,6 +130,7 @@ StatusOr<std::shared_ptr<const MappedMemory>> Puller::PullBy(Lane lane, const Re
     fetched = Fetch(lease, grant, *buffer, &report);
     if (ReasonOf(fetched) != kDigestMismatch) break;
   }
+  report.complete = fetched.ok();
   if (options_.report) options_.report(report);
   if (fetched.ok()) return memory_.Seal(*std::move(buffer));
   // A device that did not answer may still write: nobody gets that memory again.

@@ -35,6 +35,7 @@ namespace titan::weightstore::lanes {
 // What became of one Pull by one lane, whether it succeeded or not; for metrics.
 struct PullReport {
   Lane lane = Lane::kTcp;
+  bool complete = false;   // all of it is here, and what it should be
   uint64_t num_bytes = 0;  // that arrived
   double open_seconds = 0;
   double transfer_seconds = 0;

@@ -432,6 +432,17 @@ class PullingModelHostTest : public ModelHostTest {
     for (auto& [index, result] : by_index) results.push_back(std::move(result));
     return results;
   }
+  // Of the gauge that is 1; all that are, if there are more.
+  std::string LaneNow() {
+    const std::string name = "titan_generator_lane{lane=\"";
+    std::string lanes;
+    std::istringstream lines(metrics_.Text());
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with(name) || !line.ends_with(" 1")) continue;
+      lanes += line.substr(name.size(), line.find('"', name.size()) - name.size());
+    }
+    return lanes;
+  }
   // All series of a metric together.
   double Metric(const std::string& name) {
     double sum = 0;
@@ -470,6 +481,7 @@ TEST_F(PullingModelHostTest, GeneratesWhatOneThatMapsDoes) {
   EXPECT_EQ(Metric("titan_generator_pull_seconds_count"), 2 * 3);
   EXPECT_EQ(Metric("titan_generator_pull_memory_bytes"), 2 * slot_bytes);
   EXPECT_EQ(Metric("titan_generator_pull_corrupt_total"), 0);
+  EXPECT_EQ(LaneNow(), "map");  // `other` was the last one, in the same registry
   EXPECT_TRUE(Release({"run", 0}).ok());
   EXPECT_TRUE(Release({"run", 1}).ok());
   EXPECT_EQ(Metric("titan_generator_pull_memory_bytes"), slot_bytes);  // for the next one
