@@ -86,6 +86,8 @@ class ServedSlots final : public SlotReads {
   void EndLease() { lease_ended_ = true; }
   void RaiseGrants() { ++grant_raised_; }
   void RaiseEpoch() { ++epoch_; }
+  // Of every slot; null: the slot's own.
+  const RmaSource* windows_instead = nullptr;
   // Called after the server hashed and before it looks at the handle again.
   std::function<void()> before_second_look;
   std::atomic<uint64_t> num_opens{0};
@@ -99,7 +101,7 @@ class ServedSlots final : public SlotReads {
     readable.bytes = slot.memory->bytes();
     readable.facts = {readable.bytes.size(), slot.version, slot.digest};
     readable.tile_hashes = slot.tile_hashes;
-    readable.windows = slot.memory->windows();
+    readable.windows = windows_instead != nullptr ? windows_instead : slot.memory->windows();
     readable.owner = slot.memory;
     return readable;
   }

@@ -75,12 +75,14 @@ StatusOr<std::unique_ptr<Puller>> Puller::Create(PullerOptions options) {
   return std::unique_ptr<Puller>(new Puller(std::move(options)));
 }
 
-StatusOr<std::unique_ptr<ByteTransport>> Puller::TransportOf(Lane lane, const RemoteLease& lease,
+StatusOr<std::unique_ptr<ByteTransport>> Puller::TransportOf(const RemoteLease& lease,
                                                              const PullGrant& grant,
-                                                             const OwnBuffer& buffer) const {
+                                                             const OwnBuffer& buffer,
+                                                             PullReport* report) const {
   TITAN_ASSIGN_OR_RETURN(auto tcp, TcpTransport::Create(lease.address, options_.tcp));
-  if (lane == Lane::kTcp) return std::unique_ptr<ByteTransport>(std::move(tcp));
+  if (report->lane == Lane::kTcp) return std::unique_ptr<ByteTransport>(std::move(tcp));
   TITAN_ASSIGN_OR_RETURN(RmaSource source, tcp->FindWindows(grant, grant.expires));
+  report->found_windows = true;
   TITAN_ASSIGN_OR_RETURN(auto rma,
                          RmaTransport::Create(*options_.rma, std::move(source), buffer.landing));
   return std::unique_ptr<ByteTransport>(std::move(rma));
@@ -101,40 +103,50 @@ StatusOr<Lane> Puller::LaneFor(const RemoteLease& lease) {
 StatusOr<std::shared_ptr<const MappedMemory>> Puller::Pull(const RemoteLease& lease,
                                                            SteadyTime expires) {
   if (lease.lease.manifest == nullptr) return InvalidArgument("lease: has no manifest");
-  TITAN_ASSIGN_OR_RETURN(const Lane lane, LaneFor(lease));
-  auto pulled = PullBy(lane, lease, expires);
-  // Not reached, or no memory may be registered; who is reached and gone is gone by TCP as well,
-  // and there is no time for another wait.
-  const bool unreached = pulled.status().code() == StatusCode::kFailedPrecondition ||
-                         pulled.status().code() == StatusCode::kResourceExhausted;
-  const bool silent = pulled.status().code() == StatusCode::kUnavailable;
-  if (!IsOneSided(lane) || !MayUseTcp() || !(unreached || silent)) return pulled;
-  {
+  PullReport report;
+  TITAN_ASSIGN_OR_RETURN(report.lane, LaneFor(lease));
+  auto pulled = PullBy(lease, expires, &report);
+  if (pulled.ok() || !IsOneSided(report.lane) || !MayUseTcp()) return pulled;
+  // Of this version: there is no way to its host, it has no windows, or its memory may not be
+  // registered. Who is reached and silent is given up, there is no time for another wait.
+  const StatusCode code = pulled.status().code();
+  const bool now =
+      code == StatusCode::kFailedPrecondition || code == StatusCode::kResourceExhausted;
+  // Of all that the host has.
+  const bool not_reached = report.found_windows && (code == StatusCode::kFailedPrecondition ||
+                                                    code == StatusCode::kUnavailable);
+  if (not_reached) {
+    TITAN_LOG(kWarning, "pulls_over_tcp", {"lane", NameOf(report.lane)}, {"host", lease.address},
+              {"for_s", kByTcp.count()}, {"status", pulled.status()});
     std::lock_guard lock(mutex_);
     by_tcp_until_[lease.address] = steady_clock::now() + kByTcp;
   }
-  TITAN_LOG(kWarning, "pulls_over_tcp", {"lane", NameOf(lane)}, {"host", lease.address},
-            {"for_s", kByTcp.count()}, {"status", pulled.status()});
-  return unreached ? PullBy(Lane::kTcp, lease, expires) : pulled;
+  if (!now) return pulled;
+  PullReport over_tcp;
+  auto again = PullBy(lease, expires, &over_tcp);
+  if (again.ok() && !not_reached) {
+    TITAN_LOG(kWarning, "pulled_over_tcp", {"lane", NameOf(report.lane)}, {"host", lease.address},
+              {"version", lease.lease.version}, {"status", pulled.status()});
+  }
+  return again;
 }
 
-StatusOr<std::shared_ptr<const MappedMemory>> Puller::PullBy(Lane lane, const RemoteLease& lease,
-                                                             SteadyTime expires) {
-  PullReport report;
-  report.lane = lane;
-  auto buffer = memory_.Take(lease.lease.manifest->slot_bytes, IsOneSided(lane));
+StatusOr<std::shared_ptr<const MappedMemory>> Puller::PullBy(const RemoteLease& lease,
+                                                             SteadyTime expires,
+                                                             PullReport* report) {
+  auto buffer = memory_.Take(lease.lease.manifest->slot_bytes, IsOneSided(report->lane));
   if (!buffer.ok()) return buffer.status();
   const PullGrant grant = {lease.lease, lease.epoch, lease.token, expires};
   Status fetched = OkStatus();
   for (int i = 0; i < kTries; ++i) {
-    fetched = Fetch(lease, grant, *buffer, &report);
+    fetched = Fetch(lease, grant, *buffer, report);
     if (ReasonOf(fetched) != kDigestMismatch) break;
   }
-  report.complete = fetched.ok();
-  if (options_.report) options_.report(report);
+  report->complete = fetched.ok();
+  if (options_.report) options_.report(*report);
   if (fetched.ok()) return memory_.Seal(*std::move(buffer));
   // A device that did not answer may still write: nobody gets that memory again.
-  if (IsOneSided(lane)) {
+  if (IsOneSided(report->lane)) {
     memory_.Drop(*std::move(buffer));
   } else {
     memory_.GiveBack(*std::move(buffer));
@@ -148,7 +160,7 @@ Status Puller::Fetch(const RemoteLease& lease, const PullGrant& grant, const Own
   std::unique_ptr<RemoteSlot> slot;
   {
     const Phase phase(&report->open_seconds);
-    TITAN_ASSIGN_OR_RETURN(transport, TransportOf(report->lane, lease, grant, buffer));
+    TITAN_ASSIGN_OR_RETURN(transport, TransportOf(lease, grant, buffer, report));
     TITAN_ASSIGN_OR_RETURN(slot, transport->Open(grant, grant.expires));
   }
   {

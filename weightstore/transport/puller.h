@@ -5,9 +5,9 @@
 //
 //   lease -> memory -> open -> read, 64 MiB at a time -> confirm -> weights digest -> read-only
 //
-// By one-sided reads where both ends have them, else over TCP, where that is allowed: also when a
-// host that offers them is not reached that way, which is logged. Which lane it was is in the
-// report.
+// By one-sided reads where both ends have them, else over TCP, where that is allowed: also for a
+// version that cannot be had that way, and, which is logged, from a host that is not reached by it.
+// Which lane it was is in the report.
 //
 // A version that is pulled never touches the memory of another one, so what serves goes on serving,
 // whatever becomes of the pull.
@@ -42,6 +42,7 @@ struct PullReport {
   double verify_seconds = 0;
   // Answers, or whole versions, that were not what the source had hashed. Not 0: raise the alarm.
   uint64_t corrupt = 0;
+  bool found_windows = false;  // of one-sided reads: what came after was by them
 };
 
 struct PullerOptions {
@@ -67,14 +68,15 @@ class Puller final : public VersionPuller {
 
  private:
   explicit Puller(PullerOptions options);
-  StatusOr<std::shared_ptr<const MappedMemory>> PullBy(Lane lane, const RemoteLease& lease,
-                                                       SteadyTime expires);
+  StatusOr<std::shared_ptr<const MappedMemory>> PullBy(const RemoteLease& lease, SteadyTime expires,
+                                                       PullReport* report);
   // One try into the memory; fills in the report. DataLoss with kDigestMismatch: worth another.
   Status Fetch(const RemoteLease& lease, const PullGrant& grant, const OwnBuffer& buffer,
                PullReport* report);
-  StatusOr<std::unique_ptr<ByteTransport>> TransportOf(Lane lane, const RemoteLease& lease,
+  StatusOr<std::unique_ptr<ByteTransport>> TransportOf(const RemoteLease& lease,
                                                        const PullGrant& grant,
-                                                       const OwnBuffer& buffer) const;
+                                                       const OwnBuffer& buffer,
+                                                       PullReport* report) const;
   Status ReadAll(RemoteSlot& slot, const PullGrant& grant, std::span<std::byte> memory,
                  PullReport* report);
   // The lease's lane, or TCP while its host is not reached by that.

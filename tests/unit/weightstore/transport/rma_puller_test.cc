@@ -167,8 +167,25 @@ TEST_F(RmaPullerTest, TcpTakesOverWhereItMayAndNowhereElse) {
   const Status refused = Pull(*strict, without).status();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
   EXPECT_NE(MessageOf(refused).find("no windows"), std::string::npos) << refused;
-  // For a while it does not try again.
+  // That was one slot of the host, others have windows.
   const RemoteLease with = Add(2, host_);
+  ASSERT_TRUE(Pull(*any, with).ok());
+  EXPECT_EQ(reports_.back().lane, Lane::kShmTest);
+  // A source that is gone altogether and comes back says nothing about the lane.
+  server_.reset();
+  EXPECT_EQ(Pull(*any, with).status().code(), StatusCode::kUnavailable);
+  Serve({.listen = with.address});
+  ASSERT_TRUE(Pull(*any, with).ok());
+  EXPECT_EQ(reports_.back().lane, Lane::kShmTest);
+  // Windows that are told and cannot be read: for a while it does not try again.
+  const StatusOr<ReadableSlot> slot =
+      slots_.OpenForRead({with.lease.lease_id, with.epoch, with.lease.grant, with.token});
+  ASSERT_TRUE(slot.ok()) << slot.status();
+  RmaSource unreadable = *slot->windows;
+  unreadable.header.file = "/nowhere";
+  slots_.windows_instead = &unreadable;
+  EXPECT_EQ(Pull(*any, with).status().code(), StatusCode::kUnavailable);
+  slots_.windows_instead = nullptr;
   ASSERT_TRUE(Pull(*any, with).ok());
   EXPECT_EQ(reports_.back().lane, Lane::kTcp);
   ASSERT_TRUE(Pull(*strict, with).ok());
