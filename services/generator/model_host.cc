@@ -244,7 +244,8 @@ asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
     const auto it = held_.find(key);
     if (stopped_ || it == held_.end() || renewing_.contains(key)) continue;
     renewing_.insert(key);
-    const auto renew = [this, slot = it->second.slot] { return subscriber_.Renew(*slot); };
+    const auto slot = it->second.slot;
+    const auto renew = [this, slot] { return subscriber_.Renew(*slot); };
     const Status renewed = co_await context_.blocking.Run(renew);
     renewing_.erase(key);
     if (renewed.ok()) {
@@ -252,7 +253,9 @@ asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
     } else if (!weightstore::Subscriber::MayRenewLater(renewed)) {
       TITAN_LOG(kWarning, "version_not_kept", {"run", key.run_id}, {"version", key.version},
                 {"status", renewed});
-      unwanted.push_back(key);
+      // Another slot: it was loaded anew meanwhile.
+      const auto now = held_.find(key);
+      if (now != held_.end() && now->second.slot == slot) unwanted.push_back(key);
     }
   }
   co_return unwanted;
