@@ -29,8 +29,9 @@ class UcxWorker;
 struct UcxPeer;
 struct UcxWindow;
 
-// kRdma: a network adapter that reads memory by itself (UCX's transports rc, dc, ud). kShmTest:
-// shared memory between processes of one machine (posix), the same code where there is no adapter.
+// kRdma: a network adapter that reads memory by itself (UCX's transports rc and dc; ud, which may
+// not read, wires them up). kShmTest: shared memory between processes of one machine (posix), the
+// same code where there is no adapter.
 // Others are never taken, whatever UCX_TLS says: a read that UCX emulates over tcp answers an old
 // key with somebody's bytes as a success, and lets a reader crash the process that it reads from.
 //

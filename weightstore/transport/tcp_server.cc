@@ -60,7 +60,8 @@ bool IsTile(const ReadRequest& request, const ReadableSlot& slot) {
 StatusOr<std::vector<std::byte>> WindowsOf(const ReadableSlot& slot) {
   if (slot.windows == nullptr) {
     return FailedPrecondition(
-        "the slot has no windows for one-sided reads: it was taken over from a reader");
+        "the slot has no windows for one-sided reads: it was taken over from a reader, or its host "
+        "has no device");
   }
   return EncodeRmaSource(*slot.windows);
 }
