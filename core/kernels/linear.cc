@@ -362,12 +362,13 @@ class FewRows {
           std::span<const Product<W>> products, int64_t panels, int threads)
       : tile_(tile), rows_(rows) {
     runs_.reserve(2 * (products.size() + static_cast<size_t>(threads)));
-    starts_.reserve(static_cast<size_t>(threads) + 1);
+    std::vector<int64_t> starts;  // of the shares' units, and their end
+    starts.reserve(static_cast<size_t>(threads) + 1);
     int64_t unit = 0;
     for (int64_t t = 0; t < threads; ++t) {
       const int64_t first = (panels * t + threads - 1) / threads;
       const int64_t last = (panels * (t + 1) + threads - 1) / threads;
-      starts_.push_back(unit);
+      starts.push_back(unit);
       // The pairs of all products, then their other panels; of the last pair too, so that less is
       // left to wait for.
       for (const bool pairs : {true, false}) {
@@ -386,8 +387,8 @@ class FewRows {
         }
       }
     }
-    starts_.push_back(unit);
-    shares_.emplace(starts_);
+    starts.push_back(unit);
+    shares_.emplace(starts);
   }
 
   void Work(int share) {
@@ -452,7 +453,6 @@ class FewRows {
   const internal::WeightTile<W, A>& tile_;
   const LinearRows& rows_;
   std::vector<Run> runs_;
-  std::vector<int64_t> starts_;  // of the shares' units, and their end
   std::optional<internal::Shares> shares_;
 };
 
