@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """report.py [AREA ...]: appends build/bench/AREA.json to bench/history/AREA.jsonl, then makes docs/benchmarks.md.
 
-Without an area it only makes the page, from every area's history: the newest whole run, and what runs of some of its
-rows (PARTS, MODELS) measured again after it. A line is one run: {date, commit, cpu, cores, flags, partial, rows}.
+Without an area it only makes the page, from every area's history: for each kind of instruction set the newest whole
+run, and what runs of some of its rows (PARTS, MODELS) measured again after it. A line is one run: {date, commit, cpu,
+cores, flags, partial, rows}.
 BENCH_DATE and BENCH_COMMIT replace what the machine says.
 """
 import datetime
@@ -67,9 +68,17 @@ def shown_rows(runs):
     return runs[whole], list(rows.values())
 
 
+def instruction_sets(run):
+    """The widest vectors that the machine had, in words: other kernels run on each, beside peers that differ too."""
+    flags = run.get("flags", [])
+    if "avx512f" not in flags:
+        return "AVX2"
+    return "AVX-512" + (" with BF16" if "avx512_bf16" in flags else "")
+
+
 def section(area, runs):
     newest, rows = shown_rows(runs)
-    text = [f"## {area} (`make bench-{area}`)", "",
+    text = [f"## {area} on {instruction_sets(newest)} (`make bench-{area}`)", "",
             f"{newest['date']}, commit {newest['commit']}, {newest['cpu']}, {newest['cores']} cores"
             + (f" ({' '.join(newest['flags'])})" if newest.get("flags") else "")
             + ("; rows that name a commit were measured again at it" if any("again" in r for r in rows) else "") + ".", "",
@@ -105,8 +114,11 @@ def main():
     ]
     for file in sorted(HISTORY.glob("*.jsonl")):
         runs = [json.loads(line) for line in file.read_text().splitlines() if line]
-        if runs:
-            text += section(file.stem, runs)
+        kinds = {}
+        for run in runs:
+            kinds.setdefault(instruction_sets(run), []).append(run)
+        for kind in kinds.values():
+            text += section(file.stem, kind)
     PAGE.write_text("\n".join(text))
 
 
