@@ -331,11 +331,26 @@ void LatentAttentionBackward(Pool& pool, const LatentShape& shape, const float* 
 }
 
 void PerHeadLinear(Pool& pool, const float* x, int64_t rows, std::span<const ConstPanels> panels,
-                   int64_t n, int64_t k, int leaves, float* out) {
+                   int64_t n, int64_t k, int leaves, float* out, Inputs inputs) {
   const int64_t heads = static_cast<int64_t>(panels.size());
   for (int64_t h = 0; h < heads; ++h) {
-    Linear(pool, {x + h * k, heads * k, rows, k},
+    Linear(pool, {x + h * k, heads * k, rows, k, inputs},
            {panels[static_cast<size_t>(h)], n, leaves, nullptr, out + h * n, heads * n});
+  }
+}
+
+void PerHeadWeightGradient(Pool& pool, std::span<const RowRange> units, const float* x,
+                           const float* dy, int64_t n, int64_t k,
+                           std::span<float* const> accumulators, Inputs inputs) {
+  const int64_t heads = static_cast<int64_t>(accumulators.size());
+  for (const RowRange& unit : units) {
+    for (int64_t h = 0; h < heads; ++h) {
+      const LinearRows rows = {x + (unit.begin * heads + h) * k, heads * k, unit.end - unit.begin,
+                               k, inputs};
+      LinearWeightGradient(
+          pool, rows,
+          {dy + (unit.begin * heads + h) * n, heads * n, n, accumulators[static_cast<size_t>(h)]});
+    }
   }
 }
 

@@ -10,6 +10,8 @@
 //   query of the latent  PerHeadLinear with the transposed W_k: chains over `nope` of
 //                        fma(q_n[i], W_k[i][r], acc)
 //   output               PerHeadLinear with W_v over the latent
+// In mode BF16 (bfloat16 panels, Inputs::kBf16) these two round their rows, as Linear does; what
+// attention reads and gives is not rounded, and gradients go straight through.
 // Attention, for the query row at position t and head h, over w = latent + rope channels (latent
 // first), qs_d = q_d * scale: the order of attention.h with one key head of w channels, whose value
 // is the key's first `latent` channels: segments of 512 keys, blocks of 64, online softmax,
@@ -72,9 +74,15 @@ void LatentAttentionBackward(Pool& pool, const LatentShape& shape, const float* 
                              float* dq, float* dcache);
 
 // out [rows][heads * n] of x [rows][heads * k]: a Linear of each head with its own matrix. The
-// input gradient is this with the transposed panels.
+// input gradient is this with the transposed panels, without rounding.
 void PerHeadLinear(Pool& pool, const float* x, int64_t rows, std::span<const ConstPanels> panels,
-                   int64_t n, int64_t k, int leaves, float* out);
+                   int64_t n, int64_t k, int leaves, float* out, Inputs inputs = Inputs::kF32);
+
+// Of each head and unit (ranges of rows, ascending): LinearWeightGradient of x [rows][heads * k]
+// and dy [rows][heads * n] into the head's accumulator, panels32 of [n][k].
+void PerHeadWeightGradient(Pool& pool, std::span<const RowRange> units, const float* x,
+                           const float* dy, int64_t n, int64_t k,
+                           std::span<float* const> accumulators, Inputs inputs = Inputs::kF32);
 
 }  // namespace titan::kernels
 

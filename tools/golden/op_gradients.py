@@ -235,17 +235,24 @@ def attention(name, lengths, heads, kv_heads, dim, scale, window=0, sinks=False,
     return c.done(y=torch.cat(out))
 
 
-def latent_attention(name, rows, heads, nope, rope_dim, latent, value, scale):
-    """DeepSeek's layer between its projections: keys and values are expanded from the latent."""
+def latent_attention(name, rows, heads, nope, rope_dim, latent, value, scale, units=None, mode="f32"):
+    """DeepSeek's layer between its projections: keys and values are expanded from the latent. In mode
+    bf16 what kv_b multiplies is rounded: the query's first part, and the latent that attention gives."""
     c = Case("latent_attention", name, rows=rows, heads=heads, nope=nope, rope=rope_dim, latent=latent,
-             value=value, scale=scale)
+             value=value, scale=scale, units=units or [0, rows], mode=mode)
     q = c.draw("q", rows, heads, nope + rope_dim)
     cached = c.draw("cache", rows, latent + rope_dim)
-    kv_b = c.draw("kv_b", heads, nope + value, latent)
+    kv_b = c.draw("kv_b", heads, nope + value, latent, bits=22 if mode == "f32" else 8)
     expanded = torch.einsum("tl,hol->hto", cached[:, :latent], kv_b)
     keys = torch.cat([expanded[..., :nope], cached[None, :, latent:].expand(heads, -1, -1)], -1)
-    y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], keys[None], expanded[None, ..., nope:],
+    values = expanded[..., nope:]
+    if mode == "bf16":
+        q = torch.cat([through_bf16(q[..., :nope]), q[..., nope:]], -1)
+        values = cached[None, :, :latent].expand(heads, -1, -1)
+    y = F.scaled_dot_product_attention(q.transpose(0, 1)[None], keys[None], values[None],
                                        attn_mask=visible(rows, 0), scale=scale)[0]
+    if mode == "bf16":
+        y = torch.einsum("htl,hol->hto", through_bf16(y), kv_b[:, nope:])
     return c.done(y=y.transpose(0, 1))
 
 
@@ -394,6 +401,8 @@ def main():
         latent_attention("no_rope", 30, 3, 16, 0, 24, 16, 0.25),
         latent_attention("wide", 20, 2, 128, 64, 512, 128, 0.0625),
         latent_attention("two_segments", 560, 1, 8, 4, 16, 8, 0.25),
+        latent_attention("w16", 19, 2, 14, 4, 20, 9, 0.25, units=[0, 7, 19], mode="w16"),
+        latent_attention("bf16", 19, 2, 13, 4, 21, 9, 0.25, units=[0, 7, 19], mode="bf16"),
     ])
     write("experts", "routers, and whole layers of experts", [
         router("softmax", 20, 16, 4),

@@ -2,7 +2,8 @@
 //
 // Latent attention: kernel = scalar twin by bits, decode = prefill = chunks over any pages, and
 // with its two linears it is multi-head latent attention in double (keys and values expanded
-// there), gradients by central differences. Expanding in binary32 gives other bits.
+// there), gradients by central differences. Expanding in binary32 gives other bits. Its two linears
+// of each head equal their scalar twin in the three modes.
 #include "core/kernels/latent_attention.h"
 
 #include <gtest/gtest.h>
@@ -12,8 +13,12 @@
 #include <functional>
 #include <vector>
 
+#include "core/kernels/bf16.h"
+#include "core/kernels/order.h"
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 #include "core/kernels/reference_latent_attention.h"
+#include "core/kernels/reference_linear.h"
 #include "tests/support/kernel_cases.h"
 
 namespace titan::kernels {
@@ -283,6 +288,84 @@ TEST(LatentAttentionTest, AgreesWithExpandedAttentionInDoubleAndItsDerivative) {
     absorbed_scores.push_back(absorbed), expanded_scores.push_back(expanded);
   }
   EXPECT_GT(CountDifferentBits(absorbed_scores, expanded_scores), 0);
+}
+
+Floats Rounded(Floats x) {
+  for (float& v : x) v = ToFloat(RoundToBf16(v));
+  return x;
+}
+
+// Of each head: forward, input gradient and weight gradients of two units, in the three modes, on
+// every instruction set. A product of rows that were not rounded is another one.
+TEST(PerHeadLinearTest, EqualsScalarTwinInEveryMode) {
+  const NumericThread numeric;
+  constexpr int64_t kRows = 11, kHeads = 3, kN = 37, kK = 512;
+  const RowRange units[] = {{0, 4}, {4, kRows}};
+  const Floats x = Uniform(kRows * kHeads * kK, 1), dy = Uniform(kRows * kHeads * kN, 2),
+               weights = Uniform(kHeads * kN * kK, 3), before = Uniform(PanelFloats(kN, kK), 4);
+  const size_t matrix = static_cast<size_t>(kN * kK);
+  for (const char* set : {"avx2", "avx512", "avx512_bf16"}) {
+    if (!SetIsa(set).ok()) continue;
+    for (const bool half : {false, true}) {
+      for (const Inputs inputs : {Inputs::kF32, Inputs::kBf16}) {
+        if (!half && inputs == Inputs::kBf16) continue;
+        SCOPED_TRACE(testing::Message() << set << " bf16 weights " << half << ", rounded rows "
+                                        << (inputs == Inputs::kBf16));
+        Pool pool(2);
+        const Floats w = half ? Rounded(weights) : weights,
+                     xs = inputs == Inputs::kBf16 ? Rounded(x) : x;
+        std::vector<Floats> panels, transposed, gradients(kHeads, before);
+        std::vector<std::vector<BFloat16>> rounded;
+        std::vector<ConstPanels> forward, backward;
+        std::vector<float*> accumulators;
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const float* rows = w.data() + h * kN * kK;
+          panels.emplace_back(static_cast<size_t>(PanelFloats(kN, kK)));
+          PackPanels(pool, rows, kN, kK, panels.back().data());
+          rounded.emplace_back(static_cast<size_t>(PanelElements(Element::kBf16, kN, kK)));
+          ASSERT_TRUE(PackPanels(pool, rows, kN, kK, rounded.back().data()));
+          transposed.emplace_back(static_cast<size_t>(PanelFloats(kK, kN)));
+          TransposePanels(pool, panels.back().data(), kN, kK, transposed.back().data());
+        }
+        for (size_t h = 0; h < panels.size(); ++h) {
+          forward.push_back(half ? ConstPanels(rounded[h].data()) : ConstPanels(panels[h].data()));
+          backward.push_back(transposed[h].data());
+          accumulators.push_back(gradients[h].data());
+        }
+        Floats y(dy.size()), dx(x.size());
+        PerHeadLinear(pool, x.data(), kRows, forward, kN, kK, LeafCount(kK, 0), y.data(), inputs);
+        PerHeadLinear(pool, dy.data(), kRows, backward, kK, kN, LeafCount(kN, 0), dx.data());
+        PerHeadWeightGradient(pool, units, x.data(), dy.data(), kN, kK, accumulators, inputs);
+
+        Floats want(y.size()), want_dx(dx.size()), unrounded(y.size());
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const float* rows = w.data() + h * kN * kK;
+          Floats columns(matrix), dw(matrix), got(matrix);
+          for (int64_t i = 0; i < kN * kK; ++i) {
+            columns[static_cast<size_t>(i % kK * kN + i / kK)] = rows[i];
+          }
+          reference::Linear(xs.data() + h * kK, kHeads * kK, kRows, rows, kN, kK, LeafCount(kK, 0),
+                            nullptr, want.data() + h * kN, kHeads * kN);
+          reference::Linear(x.data() + h * kK, kHeads * kK, kRows, rows, kN, kK, LeafCount(kK, 0),
+                            nullptr, unrounded.data() + h * kN, kHeads * kN);
+          reference::Linear(dy.data() + h * kN, kHeads * kN, kRows, columns.data(), kK, kN,
+                            LeafCount(kN, 0), nullptr, want_dx.data() + h * kK, kHeads * kK);
+          UnpackPanels(pool, before.data(), kN, kK, dw.data());
+          for (const RowRange& unit : units) {
+            reference::LinearWeightGradient(xs.data() + (unit.begin * kHeads + h) * kK, kHeads * kK,
+                                            dy.data() + (unit.begin * kHeads + h) * kN, kHeads * kN,
+                                            unit.end - unit.begin, kN, kK, dw.data());
+          }
+          UnpackPanels(pool, accumulators[static_cast<size_t>(h)], kN, kK, got.data());
+          EXPECT_EQ(CountDifferentBits(got, dw), 0) << "head " << h;
+        }
+        EXPECT_EQ(CountDifferentBits(y, want), 0);
+        EXPECT_EQ(CountDifferentBits(dx, want_dx), 0);
+        EXPECT_EQ(CountDifferentBits(want, unrounded) > 0, inputs == Inputs::kBf16);
+      }
+    }
+  }
+  ASSERT_TRUE(SetIsa("auto").ok());
 }
 
 TEST(LatentAttentionTest, RefusesByField) {
