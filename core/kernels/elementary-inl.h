@@ -103,12 +103,12 @@ HWY_INLINE FloatVec VNanOr(FloatVec x, FloatVec y) {
   return hn::IfThenElse(hn::Eq(x, x), y, Broadcast(std::bit_cast<float>(elementary::kNanBits)));
 }
 
-// DExpm1Parts of elementary.h.
-HWY_INLINE void VExpm1Parts(FloatVec x, FloatVec* high, FloatVec* low) {
+// DExpParts of elementary.h.
+HWY_INLINE void VExpParts(FloatVec x, FloatVec* scale, FloatVec* e, FloatVec* e_low) {
   namespace el = elementary;
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;
-  const FloatVec shift = Broadcast(el::kRoundShift), one = Broadcast(1.0f);
+  const FloatVec shift = Broadcast(el::kRoundShift);
   const FloatVec t = hn::MulAdd(x, Broadcast(el::kLog2E), shift);
   const FloatVec n = hn::Sub(t, shift);
   const FloatVec exact = hn::MulAdd(n, Broadcast(-el::kLn2Hi), x);
@@ -117,15 +117,22 @@ HWY_INLINE void VExpm1Parts(FloatVec x, FloatVec* high, FloatVec* low) {
   FloatVec q = Broadcast(el::kExpPoly[4]);
   for (int i = 3; i >= 0; --i) q = hn::MulAdd(q, r, Broadcast(el::kExpPoly[i]));
   const FloatVec square = hn::Mul(hn::Mul(r, r), q);
-  const FloatVec e = hn::Add(r, square);
-  const FloatVec e_low = hn::Add(hn::Sub(r, e), square);
+  *e = hn::Add(r, square);
+  *e_low = hn::Add(hn::Add(hn::Sub(r, *e), square), r_low);
   const auto exponent = hn::ShiftLeft<23>(hn::Sub(hn::BitCast(di, t), hn::BitCast(di, shift)));
-  const FloatVec scale = hn::BitCast(d, hn::Add(hn::BitCast(di, one), exponent));
+  *scale = hn::BitCast(d, hn::Add(hn::BitCast(di, Broadcast(1.0f)), exponent));
+}
+
+// DExpm1Parts of elementary.h.
+HWY_INLINE void VExpm1Parts(FloatVec x, FloatVec* high, FloatVec* low) {
+  const FloatVec one = Broadcast(1.0f);
+  FloatVec scale, e, e_low;
+  VExpParts(x, &scale, &e, &e_low);
   const FloatVec rest = hn::Sub(scale, one);
   *high = hn::MulAdd(scale, e, rest);
   const FloatVec lost =
       hn::Add(hn::MulAdd(scale, e, hn::Sub(rest, *high)), hn::Sub(hn::Sub(scale, rest), one));
-  *low = hn::MulAdd(scale, hn::Add(e_low, r_low), lost);
+  *low = hn::MulAdd(scale, e_low, lost);
 }
 
 // DExpm1 of elementary.h.
@@ -189,6 +196,39 @@ HWY_INLINE FloatVec VErf(FloatVec x) {
   y = hn::IfThenElse(hn::Lt(a, Broadcast(el::kErfSplit)), hn::MulAdd(x, p, x), y);
   y = hn::IfThenElse(hn::Ge(a, Broadcast(el::kErfOne)), hn::CopySign(one, x), y);
   return VNanOr(x, hn::IfThenElse(hn::Lt(a, Broadcast(el::kLeastNormal)), x, y));
+}
+
+// DSoftplus of elementary.h.
+HWY_INLINE FloatVec VSoftplus(FloatVec x) {
+  namespace el = elementary;
+  const FloatTag tag;
+  const FloatVec one = Broadcast(1.0f);
+  FloatVec scale, e, e_low;
+  VExpParts(hn::Neg(hn::Abs(x)), &scale, &e, &e_low);
+  const FloatVec p = hn::Add(one, e);
+  const FloatVec v = hn::Mul(p, scale);
+  const FloatVec v_low = hn::Mul(hn::Add(hn::Sub(e, hn::Sub(p, one)), e_low), scale);
+  const auto small = hn::Lt(v, Broadcast(el::kSoftplusSplit));
+  const FloatVec d = hn::Sub(v, one);
+  const FloatVec f = hn::IfThenElse(small, v, hn::Mul(Broadcast(0.5f), d));
+  const FloatVec rest = hn::IfThenElse(small, v_low, hn::Add(hn::Sub(v, hn::Add(d, one)), v_low));
+  const FloatVec positive = hn::IfThenElseZero(hn::Gt(x, hn::Zero(tag)), x);
+  const FloatVec ln2 = hn::IfThenZeroElse(small, Broadcast(el::kLn2Hi));
+  const FloatVec base = hn::Add(positive, ln2);
+  const FloatVec back = hn::Sub(base, positive);
+  const FloatVec base_low = hn::Add(hn::Sub(positive, hn::Sub(base, back)), hn::Sub(ln2, back));
+  const FloatVec sum = hn::Add(base, f);
+  const FloatVec sum_low = hn::Sub(f, hn::Sub(sum, base));
+  FloatVec q = Broadcast(el::kLogPoly[8]);
+  for (int i = 7; i >= 0; --i) q = hn::MulAdd(q, f, Broadcast(el::kLogPoly[i]));
+  const FloatVec f2 = hn::Mul(f, f);
+  FloatVec low = hn::Mul(hn::Mul(f2, f), q);
+  low = hn::Add(low, hn::IfThenZeroElse(small, Broadcast(el::kLn2Lo)));
+  low = hn::Add(hn::MulAdd(f2, Broadcast(-0.5f), low), hn::Div(rest, hn::Add(one, v)));
+  FloatVec y = hn::Add(sum, hn::Add(low, hn::Add(base_low, sum_low)));
+  y = hn::IfThenElse(hn::Le(x, Broadcast(-el::kSoftplusLarge)), VExp(x), y);
+  y = hn::IfThenElse(hn::Ge(x, Broadcast(el::kSoftplusLarge)), x, y);
+  return VNanOr(x, y);
 }
 
 // 1 + DExp(-x), the denominator of sigmoid and silu.

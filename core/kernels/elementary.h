@@ -23,6 +23,10 @@
 //   DErf(x): |x| < least normal -> x, |x| < 0.925 -> fma(x, P(x^2), x), |x| >= 3.93 -> +-1; else
 //     1 - DExp(L(|x|)) with the sign of x, L a fit of log erfc whose last step is kept in two
 //     parts.
+//   DSoftplus(x), log(1 + e^x): x >= 20 -> x, x <= -20 -> DExp(x). Else v = e^-|x| in two parts by
+//     DExpm1's e; v < sqrt 2 - 1: f = v, no ln2; above: f = (v - 1) / 2 and one ln2. max(x, 0),
+//     ln2's high part and f are added exactly (sum + what it lost); to what was lost come, as in
+//     DLog1p, f^3 P(f), ln2's low part, -f^2/2 and v's lower part / (1 + v).
 //   All are within 1 ulp of the exact value.
 #ifndef TITAN_CORE_KERNELS_ELEMENTARY_H_
 #define TITAN_CORE_KERNELS_ELEMENTARY_H_
@@ -60,6 +64,8 @@ inline constexpr float kExpm1Large = 60.0f;
 inline constexpr float kExpm1Low = -20.0f;
 inline constexpr float kTanhTiny = 0x1p-12f;
 inline constexpr float kTanhOne = 10.0f;
+inline constexpr float kSoftplusSplit = 0x1.a8279ap-2f;  // sqrt 2 - 1
+inline constexpr float kSoftplusLarge = 20.0f;
 inline constexpr int32_t kSqrtHalfBits = 0x3f3504f3;
 inline constexpr float kLeastNormal = 0x1p-126f;
 inline constexpr uint32_t kNanBits = 0x7fc00000u;  // the one NaN that these functions return
@@ -104,12 +110,12 @@ inline float DLog(float x) {
   return std::fma(ef, kLn2Hi, high);
 }
 
-// expm1 as an unevaluated sum.
-struct Expm1Parts {
-  float high, low;
+// e^x as scale * (1 + (e + e_low)), scale a power of two.
+struct ExpParts {
+  float scale, e, e_low;
 };
 
-inline Expm1Parts DExpm1Parts(float x) {
+inline ExpParts DExpParts(float x) {
   using namespace elementary;
   const float t = std::fma(x, kLog2E, kRoundShift);
   const float n = t - kRoundShift;
@@ -123,10 +129,20 @@ inline Expm1Parts DExpm1Parts(float x) {
   const float e_low = (r - e) + square;
   const uint32_t shift = (std::bit_cast<uint32_t>(t) - std::bit_cast<uint32_t>(kRoundShift)) << 23;
   const float scale = std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f) + shift);
+  return {scale, e, e_low + r_low};
+}
+
+// expm1 as an unevaluated sum.
+struct Expm1Parts {
+  float high, low;
+};
+
+inline Expm1Parts DExpm1Parts(float x) {
+  const auto [scale, e, e_low] = DExpParts(x);
   const float rest = scale - 1.0f;
   const float high = std::fma(scale, e, rest);
   const float low = std::fma(scale, e, rest - high) + ((scale - rest) - 1.0f);
-  return {high, std::fma(scale, e_low + r_low, low)};
+  return {high, std::fma(scale, e_low, low)};
 }
 
 inline float DExpm1(float x) {
@@ -196,6 +212,35 @@ inline float DErf(float x) {
   const float low = std::fma(l, a, -product) + ((product - high) + kLogErfcPoly[0]);
   const float erfc = DExp(high);
   return std::copysign(1.0f - std::fma(erfc, low, erfc), x);
+}
+
+inline float DSoftplus(float x) {
+  using namespace elementary;
+  if (!(x == x)) return std::bit_cast<float>(kNanBits);
+  if (x >= kSoftplusLarge) return x;
+  if (x <= -kSoftplusLarge) return DExp(x);
+  const ExpParts parts = DExpParts(-std::abs(x));
+  const float p = 1.0f + parts.e;
+  const float v = p * parts.scale;
+  const float v_low = ((parts.e - (p - 1.0f)) + parts.e_low) * parts.scale;
+  const bool small = v < kSoftplusSplit;
+  const float d = v - 1.0f;
+  const float f = small ? v : 0.5f * d;
+  const float rest = small ? v_low : (v - (d + 1.0f)) + v_low;
+  const float positive = x > 0.0f ? x : 0.0f;
+  const float ln2 = small ? 0.0f : kLn2Hi;
+  const float base = positive + ln2;
+  const float back = base - positive;
+  const float base_low = (positive - (base - back)) + (ln2 - back);
+  const float sum = base + f;
+  const float sum_low = f - (sum - base);
+  float q = kLogPoly[8];
+  for (int i = 7; i >= 0; --i) q = std::fma(q, f, kLogPoly[i]);
+  const float f2 = f * f;
+  float low = f2 * f * q;
+  low = low + (small ? 0.0f : kLn2Lo);
+  low = std::fma(f2, -0.5f, low) + rest / (1.0f + v);
+  return sum + (low + (base_low + sum_low));
 }
 
 }  // namespace titan::kernels

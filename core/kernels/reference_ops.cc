@@ -65,6 +65,14 @@ void SwiGluBackward(int64_t n, const float* gate, const float* up, const float* 
   }
 }
 
+void Softplus(int64_t n, const float* x, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = DSoftplus(x[i]);
+}
+
+void SoftplusBackward(int64_t n, const float* x, const float* dout, float* dx) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = dout[i] / (1.0f + DExp(-x[i]));
+}
+
 void GeluGlu(int64_t n, const float* gate, const float* up, float* out) {
   for (int64_t i = 0; i < n; ++i) {
     const float g = gate[i], h = 0.5f * g;

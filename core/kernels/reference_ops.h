@@ -38,6 +38,9 @@ void GeluGlu(int64_t n, const float* gate, const float* up, float* out);
 void GeluGluBackward(int64_t n, const float* gate, const float* up, const float* dout, float* dgate,
                      float* dup);
 
+void Softplus(int64_t n, const float* x, float* out);
+void SoftplusBackward(int64_t n, const float* x, const float* dout, float* dx);
+
 void ApplyRope(const RopeTable& table, float* x, int64_t ldx, int64_t rows, int num_heads,
                const int32_t* positions);
 void ApplyRopeBackward(const RopeTable& table, float* dx, int64_t ldx, int64_t rows, int num_heads,

@@ -47,6 +47,9 @@ void TanhOf(const float* x, int64_t n, float* out) {
 void ErfOf(const float* x, int64_t n, float* out) {
   Apply([](FloatVec v) { return VErf(v); }, x, n, out);
 }
+void SoftplusOf(const float* x, int64_t n, float* out) {
+  Apply([](FloatVec v) { return VSoftplus(v); }, x, n, out);
+}
 
 }  // namespace titan::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -69,6 +72,7 @@ void Expm1Of(const float* x, int64_t n, float* out) { TITAN_DISPATCH(Expm1Of)(x,
 void Log1pOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(Log1pOf)(x, n, out); }
 void TanhOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(TanhOf)(x, n, out); }
 void ErfOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(ErfOf)(x, n, out); }
+void SoftplusOf(const float* x, int64_t n, float* out) { TITAN_DISPATCH(SoftplusOf)(x, n, out); }
 
 }  // namespace titan::kernels
 #endif  // HWY_ONCE

@@ -24,6 +24,7 @@ void Expm1Of(const float* x, int64_t n, float* out);
 void Log1pOf(const float* x, int64_t n, float* out);
 void TanhOf(const float* x, int64_t n, float* out);
 void ErfOf(const float* x, int64_t n, float* out);
+void SoftplusOf(const float* x, int64_t n, float* out);
 
 }  // namespace titan::kernels
 

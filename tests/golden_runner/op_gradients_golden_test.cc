@@ -15,6 +15,7 @@
 #include "core/kernels/norm.h"
 #include "core/kernels/order.h"
 #include "core/kernels/rope.h"
+#include "core/kernels/softplus.h"
 #include "core/kernels/swiglu.h"
 #include "tests/support/op_gradients.h"
 
@@ -180,16 +181,26 @@ Tensors ComputeGate(Pool& pool, const OpCase& c) {
   return {{"y", y}, {"dgate", dgate}, {"dup", dup}};
 }
 
+Tensors ComputeSoftplus(Pool& pool, const OpCase& c) {
+  const int64_t n = c.Int("n");
+  const Floats x = c.In("x"), dout = c.In("d_y");
+  Floats y = Zeros(n), dx = y;
+  Softplus(pool, n, x.data(), y.data());
+  SoftplusBackward(pool, n, x.data(), dout.data(), dx.data());
+  return {{"y", y}, {"dx", dx}};
+}
+
 Tensors ComputeElementwise(Pool& pool, const OpCase& c) {
   if (c.op() == "norm") return ComputeNorm(pool, c, KindOf(c.Text("kind")));
   if (c.op() == "rope") return ComputeRope(pool, c, ScalingOf(c.config()["scaling"]));
-  return ComputeGate(pool, c);
+  return c.op() == "softplus" ? ComputeSoftplus(pool, c) : ComputeGate(pool, c);
 }
 
 const OpBoundsTable kElementwise = {
-    {"norm", {1.4e-7, 2.9e-7}},  // 8.9e-8, 1.9e-7
-    {"rope", {6e-7, 1.4e-6}},    // 4.0e-7, 9.2e-7: frequencies are binary32, times positions
-    {"gate", {1.1e-7, 1.3e-6}}   // 6.9e-8, 8.5e-7
+    {"norm", {1.4e-7, 2.9e-7}},    // 8.9e-8, 1.9e-7
+    {"rope", {6e-7, 1.4e-6}},      // 4.0e-7, 9.2e-7: frequencies are binary32, times positions
+    {"gate", {1.1e-7, 1.3e-6}},    // 6.9e-8, 8.5e-7
+    {"softplus", {4.5e-8, 9e-8}},  // 2.9e-8, 5.8e-8
 };
 
 TEST(OpGradientsGolden, NormsRotationsGates) {
@@ -272,6 +283,11 @@ TEST(OpGradientsGolden, MistakesOfElementwiseOperationsAreSeen) {
     nlohmann::json other = c.json();
     other["config"]["limit"] = 7.1;
     return ComputeGate(pool, OpCase(other));
+  });
+  ExpectSeen(file, "softplus/around_zero", kElementwise, "dx", [](Pool& pool, const OpCase& c) {
+    Tensors out = ComputeSoftplus(pool, c);
+    out["dx"] = out["y"];
+    return out;
   });
   // One element of a tensor that is stored in samples only.
   ExpectSeen(file, "gate/gelu_long", kElementwise, "dup", [](Pool& pool, const OpCase& c) {

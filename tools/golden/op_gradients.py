@@ -194,6 +194,12 @@ def gate(name, act, n, **bounds):
     return c.done(y=(u + bounds["offset"]) * g * torch.sigmoid(bounds["alpha"] * g))
 
 
+def softplus(name, n, span):
+    c = Case("softplus", name, n=n)
+    x = c.draw("x", n, low=-span, high=span, bits=20)
+    return c.done(y=F.softplus(x, threshold=100.0))
+
+
 # ---- attention -------------------------------------------------------------------------------
 
 def visible(rows, window):
@@ -373,6 +379,7 @@ def main():
         gate("gelu", "gelu_tanh", 300), gate("gelu_long", "gelu_tanh", 2000),
         gate("bounded_gpt_oss", "bounded", 300, limit=7.0, alpha=float(np.float32(1.702)), offset=1.0),
         gate("bounded_no_offset", "bounded", 300, limit=5.0, alpha=1.0, offset=0.0),
+        softplus("around_zero", 2000, 4.0), softplus("both_tails", 300, 64.0),
     ])
     write("attention", "attention: head sizes, ratios, windows, sinks, shared prefixes", [
         attention("head_32_ratio_2", [20, 3], 4, 2, 32, 0.25),

@@ -68,6 +68,7 @@ TEST(ElementaryTest, VectorsEqualScalarsOnEveryExponentWithFlushing) {
   EXPECT_EQ(CountDifferences(&ScalarOf<&DLog1p>, &Log1pOf), 0u);
   EXPECT_EQ(CountDifferences(&ScalarOf<&DTanh>, &TanhOf), 0u);
   EXPECT_EQ(CountDifferences(&ScalarOf<&DErf>, &ErfOf), 0u);
+  EXPECT_EQ(CountDifferences(&ScalarOf<&DSoftplus>, &SoftplusOf), 0u);
 }
 
 TEST(ElementaryTest, FlushingChangesNoResult) {
@@ -78,7 +79,7 @@ TEST(ElementaryTest, FlushingChangesNoResult) {
     x.push_back(std::bit_cast<float>(bits));
   const auto all = [&](std::vector<float>* out) {
     for (const float value : x) {
-      for (const Scalar f : {&DExp, &DLog, &DExpm1, &DLog1p, &DTanh, &DErf})
+      for (const Scalar f : {&DExp, &DLog, &DExpm1, &DLog1p, &DTanh, &DErf, &DSoftplus})
         out->push_back(f(value));
     }
   };
@@ -100,6 +101,7 @@ __attribute__((target("fma"), flatten)) double BlockError(uint32_t first, double
     const double want = exact(double{x});
     const double size = std::abs(want);
     if (!(std::abs(x) >= 0x1p-126f && size >= 0x1p-126 && size < 0x1.fffffep127)) continue;
+    if (kFunction == &DSoftplus && x <= -87.33f) continue;
     if (kFunction == &DExp && (x >= 88.72f || x <= -87.33f)) continue;  // the edges are as defined
     if (kFunction == &DExpm1 && x >= 88.72f) continue;
     const double ulp = std::bit_cast<double>(
@@ -125,18 +127,24 @@ double WorstError(double (*exact)(double)) {
   return worst[0];
 }
 
+double ExactSoftplus(double x) {
+  return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
+}
+
 TEST(ElementaryTest, ErrorsInUlpsOfDouble) {
   const double exp = WorstError<&DExp>(&std::exp), log = WorstError<&DLog>(&std::log),
                expm1 = WorstError<&DExpm1>(&std::expm1), log1p = WorstError<&DLog1p>(&std::log1p),
-               tanh = WorstError<&DTanh>(&std::tanh), erf = WorstError<&DErf>(&std::erf);
-  std::printf("exp %.4f log %.4f expm1 %.4f log1p %.4f tanh %.4f erf %.4f\n", exp, log, expm1,
-              log1p, tanh, erf);
+               tanh = WorstError<&DTanh>(&std::tanh), erf = WorstError<&DErf>(&std::erf),
+               softplus = WorstError<&DSoftplus>(&ExactSoftplus);
+  std::printf("exp %.4f log %.4f expm1 %.4f log1p %.4f tanh %.4f erf %.4f softplus %.4f\n", exp,
+              log, expm1, log1p, tanh, erf, softplus);
   EXPECT_LE(exp, 1.0);
   EXPECT_LE(log, 1.0);
   EXPECT_LE(expm1, 1.0);
   EXPECT_LE(log1p, 1.0);
   EXPECT_LE(tanh, 1.0);
   EXPECT_LE(erf, 1.0);
+  EXPECT_LE(softplus, 1.0);
 }
 
 TEST(ElementaryTest, EdgesAreAsDefined) {
@@ -162,6 +170,16 @@ TEST(ElementaryTest, EdgesAreAsDefined) {
   EXPECT_EQ(DLog1p(kInfinity), kInfinity);
   EXPECT_EQ(DTanh(-kInfinity), -1.0f);
   EXPECT_EQ(DErf(kInfinity), 1.0f);
+  EXPECT_EQ(DSoftplus(kInfinity), kInfinity);
+  EXPECT_EQ(tests::BitsOf(DSoftplus(-kInfinity)), 0u);
+  EXPECT_EQ(tests::BitsOf(DSoftplus(std::bit_cast<float>(0xffc12345u))), elementary::kNanBits);
+  EXPECT_EQ(DSoftplus(20.0f), 20.0f);
+  EXPECT_EQ(DSoftplus(std::nextafter(20.0f, 0.0f)), std::nextafter(20.0f, 0.0f));
+  EXPECT_EQ(DSoftplus(-20.0f), DExp(-20.0f));
+  EXPECT_EQ(tests::BitsOf(DSoftplus(-88.0f)), 0u);
+  for (const float zero : {0.0f, -0.0f, 1e-40f, -1e-40f}) {
+    EXPECT_EQ(DSoftplus(zero), static_cast<float>(std::log(2.0)));
+  }
   for (const float zero : {0.0f, -0.0f, 1e-40f}) {
     for (const Scalar f : {&DExpm1, &DLog1p, &DTanh, &DErf}) {
       EXPECT_EQ(tests::BitsOf(f(zero)), tests::BitsOf(zero));

@@ -19,6 +19,7 @@
 #include "core/kernels/pool.h"
 #include "core/kernels/reference_ops.h"
 #include "core/kernels/rope.h"
+#include "core/kernels/softplus.h"
 #include "core/kernels/swiglu.h"
 #include "tests/support/kernel_cases.h"
 
@@ -228,6 +229,35 @@ TEST(GeluTest, EqualsScalarTwinAndDouble) {
       EXPECT_NEAR(dup.data()[i], gelu(g) * d, 2e-6 * (1 + std::abs(g * d)));
       const double slope = (gelu(g + 1e-5) - gelu(g - 1e-5)) / 2e-5;
       EXPECT_NEAR(dgate.data()[i], d * u * slope, 3e-6 * (1 + std::abs(d * u)));
+    }
+  }
+}
+
+TEST(SoftplusTest, EqualsScalarTwinAndDouble) {
+  const NumericThread numeric;
+  for (const int64_t n : {1, 5, 31, 40001}) {
+    Guarded x(n, 1), dout(n, 2), out(n, 3), dx(n, 4);
+    x.FillWide(1, 2.0f), dout.FillWide(2);
+    if (n > 20) x.data()[0] = 100.0f, x.data()[1] = -100.0f, x.data()[2] = -0.0f;
+    reference::Softplus(n, x.data(), out.data());
+    reference::SoftplusBackward(n, x.data(), dout.data(), dx.data());
+    OnEveryIsa([&](Pool& pool) {
+      Guarded out2(n, 3), dx2(n, 4);
+      Softplus(pool, n, x.data(), out2.data());
+      SoftplusBackward(pool, n, x.data(), dout.data(), dx2.data());
+      EXPECT_EQ(CountDifferentBits(out.span(), out2.span()), 0);
+      EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0);
+      std::memcpy(dx2.data(), dout.data(), static_cast<size_t>(n) * sizeof(float));
+      SoftplusBackward(pool, n, x.data(), dx2.data(), dx2.data());
+      EXPECT_EQ(CountDifferentBits(dx.span(), dx2.span()), 0);
+    });
+    for (int64_t i = 0; i < n; ++i) {
+      const double v = x.data()[i], s = 1.0 / (1.0 + std::exp(-v));
+      const double want = v > 0 ? v + std::log1p(std::exp(-v)) : std::log1p(std::exp(v));
+      // Least normal numbers apart, 1 ulp of the function and 3 of its slope, whose parts round.
+      EXPECT_NEAR(out.data()[i], want, 0x1p-23 * want + 0x1p-126);
+      EXPECT_NEAR(dx.data()[i], dout.data()[i] * s,
+                  0x1.8p-22 * std::abs(dout.data()[i] * s) + 0x1p-126 * std::abs(dout.data()[i]));
     }
   }
 }
