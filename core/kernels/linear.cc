@@ -25,8 +25,8 @@ using internal::Scratch;
 using internal::ScratchFloats;
 using internal::TileKernels;
 
-// Tasks that every thread gets of a weight gradient, at least, if there are several threads.
-constexpr int64_t kGradientTasks = 8;
+// Of LinearGroups, about, so that its groups even out.
+constexpr int64_t kGroupTasks = 16;
 
 int ColumnsOf(int64_t panel, int64_t n) {
   return static_cast<int>(std::min(kPanelColumns, n - panel * kPanelColumns));
@@ -252,12 +252,15 @@ uint64_t NextCall() {
 }
 
 // Where the rows of one block of a call are packed, all of the call's different ones side by side,
-// in the calling thread's memory; a thread that takes several tasks of a block packs each once.
+// in the calling thread's memory; a thread that takes several tasks of a block packs each once. The
+// cut's blocks are numbered from first_block on in the call.
 template <typename A>
 class BlockRows {
  public:
-  BlockRows(const Cut& cut, uint64_t call, int64_t block, std::span<const LinearRows* const> rows)
-      : tiles_(cut.tiles), t0_(cut.first_tile(block)), t1_(cut.first_tile(block + 1)), rows_(rows) {
+  BlockRows(const Cut& cut, uint64_t call, int64_t first_block, int64_t index,
+            std::span<const LinearRows* const> rows)
+      : tiles_(cut.tiles), t0_(cut.first_tile(index)), t1_(cut.first_tile(index + 1)), rows_(rows) {
+    const int64_t block = first_block + index;
     int64_t depth = 0;
     for (const LinearRows* r : rows) depth += internal::RowDepth<A>(r->k);
     at_ = internal::ScratchRows<A>((tiles_.begin(t1_) - tiles_.begin(t0_)) * depth);
@@ -293,6 +296,37 @@ class BlockRows {
 template <typename A>
 thread_local typename BlockRows<A>::Packed BlockRows<A>::packed_;
 
+// As many rows as the product takes in a block.
+template <typename A, typename W>
+int64_t BlockRowsOf(const Product<W>& product, int max_rows) {
+  const int64_t depth = internal::RowDepth<A>(product.k());
+  const internal::Blocking& blocking = CurrentBlocking();
+  return product.whole(depth, max_rows) ? blocking.row_block_floats / depth
+                                        : blocking.long_chain_rows;
+}
+
+// Panels [first, last) of the call's products, for the rows of a block.
+template <typename W, typename A>
+void MultiplyPanels(const internal::WeightTile<W, A>& tile, int max_rows,
+                    std::span<const Product<W>> products, int64_t first, int64_t last,
+                    BlockRows<A>& rows) {
+  for (const Product<W>& product : products) {
+    const Block<A> block = rows.Of(product.rows);
+    const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
+    const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
+    if (p0 >= p1) continue;
+    if (product.whole(internal::RowDepth<A>(product.k()), max_rows)) {
+      ShortChains(tile, block, product, p0, p1);
+    } else {
+      if (block.unpacked != nullptr) {
+        for (int64_t t = block.t0; t < block.t1; ++t) block.Pack(*product.rows, t);
+      }
+      for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);
+    }
+    rows.SetPacked();
+  }
+}
+
 // All products over all their panels, which are `panel_count` together. Those of the same rows
 // stand side by side.
 template <typename W, typename A>
@@ -300,41 +334,20 @@ void Multiply(Pool& pool, const internal::WeightTile<W, A>& tile,
               std::span<const Product<W>> products, int64_t panel_count) {
   if (panel_count == 0) return;
   const uint64_t call = NextCall();
-  const internal::Blocking& blocking = CurrentBlocking();
   const int64_t m = products[0].rows->m;
   const int max_rows = m <= tile.lone_rows ? tile.lone_rows : tile.max_rows;
-  const auto depth_of = [](const Product<W>& product) {
-    return internal::RowDepth<A>(product.k());
-  };
   int64_t block_rows = m;
   std::vector<const LinearRows*> rows;
   for (const Product<W>& product : products) {
-    block_rows = std::min(block_rows, product.whole(depth_of(product), max_rows)
-                                          ? blocking.row_block_floats / depth_of(product)
-                                          : blocking.long_chain_rows);
+    block_rows = std::min(block_rows, BlockRowsOf<A>(product, max_rows));
     if (rows.empty() || rows.back() != product.rows) rows.push_back(product.rows);
   }
   const Cut cut(m, max_rows, block_rows, panel_count, pool.size());
   const auto task_of = [&](int64_t task) {
-    const int64_t index = task / cut.groups;
     const int64_t group = task % cut.groups;
-    const int64_t first = cut.first_panel(group), last = cut.first_panel(group + 1);
-    BlockRows<A> block_rows_of(cut, call, index, rows);
-    for (const Product<W>& product : products) {
-      const Block<A> block = block_rows_of.Of(product.rows);
-      const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
-      const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
-      if (p0 >= p1) continue;
-      if (product.whole(depth_of(product), max_rows)) {
-        ShortChains(tile, block, product, p0, p1);
-      } else {
-        if (block.unpacked != nullptr) {
-          for (int64_t t = block.t0; t < block.t1; ++t) block.Pack(*product.rows, t);
-        }
-        for (int64_t p = p0; p < p1; ++p) LongChains(tile, block, product, p);
-      }
-      block_rows_of.SetPacked();
-    }
+    BlockRows<A> packed(cut, call, 0, task / cut.groups, rows);
+    MultiplyPanels(tile, max_rows, products, cut.first_panel(group), cut.first_panel(group + 1),
+                   packed);
   };
   if (cut.blocks >= pool.size()) {
     // Who helps packs a block for it, which takes half as long as a panel.
@@ -351,6 +364,36 @@ LinearRows Made(LinearRows rows, Pool& pool, float* x) {
   rows.ldx = rows.k;
   rows.made = nullptr;
   return rows;
+}
+
+// A few rows in the layout of a tile, in the calling thread's memory or where they are.
+template <typename A>
+const A* PackFew(const LinearRows& rows) {
+  if constexpr (std::is_same_v<A, float>) {
+    if (rows.m == 1 && rows.inputs == Inputs::kF32) return rows.x;
+  }
+  A* packed = internal::ScratchRows<A>(rows.m * internal::RowDepth<A>(rows.k));
+  internal::PackRowsAs(rows.inputs, rows.x, rows.ldx, static_cast<int>(rows.m), rows.k, packed);
+  return packed;
+}
+
+// Panel p of a product of so few rows, and with it the one `apart` panels on if that is not 0.
+template <typename W, typename A>
+void MultiplyFew(const internal::WeightTile<W, A>& tile, const Product<W>& product, const A* packed,
+                 int64_t p, int64_t apart) {
+  const int rows = static_cast<int>(product.rows->m);
+  const int64_t k = product.k();
+  float padded[kPanelColumns];
+  const W* panel = product.panel(p);
+  const internal::TileOutput to = OutputOf(product, p, 0, padded);
+  FetchOutput(to, rows);
+  if (apart == 0) {
+    tile.output(rows, packed, panel, k, product.leaves, to,
+                internal::AheadOf(panel, kPanelColumns * PanelDepth(kElementOf<W>, k), 0, 1));
+    return;
+  }
+  FetchOutput(to + apart, rows);
+  tile.pair(rows, packed, panel, apart, k, product.leaves, to);
 }
 
 // Products of so few rows that memory decides how long they take (WeightTile::pair_rows). Each
@@ -421,33 +464,14 @@ class FewRows {
     if (run.apart > 0) internal::FetchFirst(run.product->panel(p + run.apart));
   }
   const A* Packed() const {
-    const LinearRows from =
+    return PackFew<A>(
         rows_.made == nullptr
             ? rows_
-            : Made(rows_, Pool::OfThisThread(), ScratchFloats(Scratch::kMade, rows_.m * rows_.k));
-    if constexpr (std::is_same_v<A, float>) {
-      if (from.m == 1 && from.inputs == Inputs::kF32) return from.x;
-    }
-    A* packed = internal::ScratchRows<A>(from.m * internal::RowDepth<A>(from.k));
-    internal::PackRowsAs(from.inputs, from.x, from.ldx, static_cast<int>(from.m), from.k, packed);
-    return packed;
+            : Made(rows_, Pool::OfThisThread(), ScratchFloats(Scratch::kMade, rows_.m * rows_.k)));
   }
   void Multiply(int64_t unit, const A* packed) const {
     const Run& run = RunOf(unit);
-    const Product<W>& product = *run.product;
-    const int64_t p = run.panel + (unit - run.unit), k = product.k();
-    const int rows = static_cast<int>(rows_.m);
-    float padded[kPanelColumns];
-    const W* panel = product.panel(p);
-    const internal::TileOutput to = OutputOf(product, p, 0, padded);
-    FetchOutput(to, rows);
-    if (run.apart == 0) {
-      tile_.output(rows, packed, panel, k, product.leaves, to,
-                   internal::AheadOf(panel, kPanelColumns * PanelDepth(kElementOf<W>, k), 0, 1));
-      return;
-    }
-    FetchOutput(to + run.apart, rows);
-    tile_.pair(rows, packed, panel, run.apart, k, product.leaves, to);
+    MultiplyFew(tile_, *run.product, packed, run.panel + (unit - run.unit), run.apart);
   }
 
   const internal::WeightTile<W, A>& tile_;
@@ -456,10 +480,74 @@ class FewRows {
   std::optional<internal::Shares> shares_;
 };
 
+// A group of LinearGroups and its tasks: blocks of its rows times parts of its panels.
+template <typename W, typename A>
+class Group {
+ public:
+  // `tasks`: as many as the group's share of the whole work asks for; `first_block`: in the call.
+  Group(const internal::WeightTile<W, A>& tile, std::span<const Product<W>> products,
+        int64_t panels, int64_t tasks, int64_t first_task, int64_t first_block)
+      : tile_(tile),
+        products_(products),
+        rows_(products[0].rows),
+        max_rows_(rows_->m <= tile.lone_rows ? tile.lone_rows : tile.max_rows),
+        first_task_(first_task),
+        first_block_(first_block),
+        cut_(rows_->m, max_rows_, MostRows(), panels, /*threads=*/1) {
+    cut_.groups = std::clamp<int64_t>(tasks / cut_.blocks, 1, panels);
+  }
+  int64_t first_task() const { return first_task_; }
+  int64_t end_task() const { return first_task_ + cut_.blocks * cut_.groups; }
+  int64_t end_block() const { return first_block_ + cut_.blocks; }
+
+  void Work(uint64_t call, int64_t task) const {
+    const int64_t part = (task - first_task_) % cut_.groups;
+    const int64_t first = cut_.first_panel(part), last = cut_.first_panel(part + 1);
+    if (rows_->m <= tile_.pair_rows) return WorkFew(first, last);
+    BlockRows<A> packed(cut_, call, first_block_, (task - first_task_) / cut_.groups, {&rows_, 1});
+    MultiplyPanels(tile_, max_rows_, products_, first, last, packed);
+  }
+
+ private:
+  int64_t MostRows() const {
+    int64_t most = rows_->m;
+    for (const Product<W>& product : products_) {
+      most = std::min(most, BlockRowsOf<A>(product, max_rows_));
+    }
+    return most;
+  }
+  // As FewRows: two panels at a time.
+  void WorkFew(int64_t first, int64_t last) const {
+    const A* packed = PackFew<A>(*rows_);
+    for (const Product<W>& product : products_) {
+      const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
+      const int64_t p1 = std::min(PanelCount(product.n), last - product.first_panel);
+      const int64_t pairs = std::max<int64_t>(0, std::min(p1, product.n / kPanelColumns) - p0) / 2;
+      for (int64_t p = p0; p < p0 + pairs; ++p) MultiplyFew(tile_, product, packed, p, pairs);
+      for (int64_t p = p0 + 2 * pairs; p < p1; ++p) MultiplyFew(tile_, product, packed, p, 0);
+    }
+  }
+
+  const internal::WeightTile<W, A>& tile_;
+  std::span<const Product<W>> products_;
+  const LinearRows* rows_;
+  int max_rows_;
+  int64_t first_task_, first_block_;
+  Cut cut_;
+};
+
 void CheckProduct(int64_t k, int leaves, Element element) {
   TITAN_CHECK(leaves == 1 || leaves == 2 || leaves == 4 || leaves == 8);
   TITAN_CHECK(k > 0 && k % leaves == 0);
   TITAN_CHECK(element == Element::kF32 || leaves == 1 || k / leaves % 2 == 0);
+}
+
+// How long a group takes beside the others: a few rows take as long as reading the panels does.
+double WorkOf(const LinearGroup& group) {
+  constexpr int64_t kRowsOfARead = 8;
+  int64_t panels = 0;
+  for (const LinearMatrix& matrix : group.matrices) panels += PanelCount(matrix.n);
+  return static_cast<double>(panels * std::max(kRowsOfARead, group.rows.m));
 }
 
 // The leaves that a call of m rows really cuts: in the library that tests link to see parity fail,
@@ -474,15 +562,33 @@ int LeavesOf(int64_t m, int64_t k, int leaves) {
   return leaves;
 }
 
-}  // namespace
-
-void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> matrices) {
-  const Element element = matrices.empty() ? Element::kF32 : matrices[0].panels.element();
+void CheckProducts(const LinearRows& rows, std::span<const LinearMatrix> matrices,
+                   Element element) {
   for (const LinearMatrix& matrix : matrices) {
     CheckProduct(rows.k, matrix.leaves, element);
     TITAN_CHECK(matrix.panels.element() == element);
   }
   TITAN_CHECK(rows.inputs == Inputs::kF32 || element == Element::kBf16);
+}
+
+// Adds the rows' products to the list; how many panels they have together.
+template <typename W>
+int64_t AddProducts(const LinearRows& rows, std::span<const LinearMatrix> matrices,
+                    std::vector<Product<W>>* products) {
+  int64_t panels = 0;
+  for (const LinearMatrix& matrix : matrices) {
+    products->push_back({&rows, static_cast<const W*>(matrix.panels.data()), matrix.n,
+                         LeavesOf(rows.m, rows.k, matrix.leaves), matrix.bias, matrix.addend,
+                         matrix.out, matrix.ldo, panels});
+    panels += PanelCount(matrix.n);
+  }
+  return panels;
+}
+
+}  // namespace
+
+void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> matrices) {
+  CheckProducts(rows, matrices, matrices.empty() ? Element::kF32 : matrices[0].panels.element());
   if (rows.m == 0 || matrices.empty()) return;
   internal::VisitTile(
       matrices[0].panels, rows.inputs,
@@ -492,16 +598,55 @@ void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> ma
             few || rows.made == nullptr ? rows : Made(rows, pool, rows.made->x);
         std::vector<Product<W>> products;
         products.reserve(matrices.size());
-        int64_t panels = 0;
-        for (const LinearMatrix& matrix : matrices) {
-          products.push_back({&shared, static_cast<const W*>(matrix.panels.data()), matrix.n,
-                              LeavesOf(rows.m, rows.k, matrix.leaves), matrix.bias, matrix.addend,
-                              matrix.out, matrix.ldo, panels});
-          panels += PanelCount(matrix.n);
-        }
+        const int64_t panels = AddProducts(shared, matrices, &products);
         if (!few) return Multiply<W, A>(pool, tile, products, panels);
         FewRows<W, A> work(tile, shared, products, panels, pool.size());
         pool.Run(pool.size(), [&](int task) { work.Work(task); });
+      });
+}
+
+void LinearGroups(Pool& pool, std::span<const LinearGroup> groups) {
+  const LinearGroup* first = nullptr;  // that has something to do
+  size_t count = 0;
+  double work = 0;
+  for (const LinearGroup& group : groups) {
+    if (group.rows.m == 0 || group.matrices.empty()) continue;
+    if (first == nullptr) first = &group;
+    CheckProducts(group.rows, group.matrices, first->matrices[0].panels.element());
+    TITAN_CHECK(group.rows.made == nullptr && group.rows.k == first->rows.k &&
+                group.rows.inputs == first->rows.inputs);
+    count += group.matrices.size();
+    work += WorkOf(group);
+  }
+  if (first == nullptr) return;
+  internal::VisitTile(
+      first->matrices[0].panels, first->rows.inputs,
+      [&]<typename W, typename A>(const internal::WeightTile<W, A>& tile, const W*) {
+        std::vector<Product<W>> products;
+        products.reserve(count);  // parts refer to them
+        std::vector<Group<W, A>> parts;
+        parts.reserve(groups.size());
+        int64_t tasks = 0, blocks = 0;
+        for (const LinearGroup& group : groups) {
+          if (group.rows.m == 0 || group.matrices.empty()) continue;
+          const size_t at = products.size();
+          const int64_t panels = AddProducts(group.rows, group.matrices, &products);
+          if (panels == 0) continue;
+          const double share = WorkOf(group) / work;
+          parts.emplace_back(
+              tile, std::span(products).subspan(at), panels,
+              static_cast<int64_t>(share * static_cast<double>(pool.size() * kGroupTasks)) + 1,
+              tasks, blocks);
+          tasks = parts.back().end_task();
+          blocks = parts.back().end_block();
+        }
+        const uint64_t call = NextCall();
+        internal::RunInShares(pool, tasks, /*least=*/1, [&](int64_t task) {
+          const auto after =
+              std::upper_bound(parts.begin(), parts.end(), task,
+                               [](int64_t t, const auto& part) { return t < part.first_task(); });
+          std::prev(after)->Work(call, task);
+        });
       });
 }
 
@@ -519,84 +664,6 @@ void LinearSum(Pool& pool, int64_t m, std::span<const LinearTerm> terms, int64_t
                         nullptr, i == 0 ? nullptr : out, out, ldo, 0});
   }
   Multiply<float, float>(pool, tile, products, PanelCount(n));
-}
-
-void LinearWeightGradient(Pool& pool, const LinearRows& rows,
-                          std::span<const LinearGradient> gradients) {
-  const int64_t m = rows.m, k = rows.k;
-  if (m == 0 || k == 0) return;
-  // The panels of all matrices, numbered through: of which, and which of it.
-  struct Place {
-    const LinearGradient* gradient;
-    int64_t panel;
-    int columns() const { return ColumnsOf(panel, gradient->n); }
-  };
-  std::vector<Place> places;
-  for (const LinearGradient& gradient : gradients) {
-    for (int64_t p = 0; p < PanelCount(gradient.n); ++p) places.push_back({&gradient, p});
-  }
-  const int64_t panel_count = static_cast<int64_t>(places.size());
-  if (panel_count == 0) return;
-  const TileKernels& tile = internal::CurrentTileKernels();
-  const RowTiles tiles(k, tile.f32.max_rows);            // rows of a tile are columns of x
-  float* packed = ScratchFloats(Scratch::kRows, k * m);  // [tile][m][rows]
-  float* dy_panels =                                     // [panel][m][32]
-      ScratchFloats(Scratch::kPanel, panel_count * kPanelColumns * m);
-  pool.Run(static_cast<int>(tiles.count() + panel_count), [&](int task) {
-    if (task < tiles.count()) {
-      const int64_t first = tiles.begin(task);
-      internal::PackColumns(rows.x + first, rows.ldx, tiles.rows(task), m, packed + first * m,
-                            rows.inputs);
-    } else {
-      const int64_t p = task - tiles.count();
-      const Place& place = places[static_cast<size_t>(p)];
-      internal::PackPanelRows(place.gradient->dy + place.panel * kPanelColumns, place.gradient->ldy,
-                              place.columns(), m, dy_panels + p * kPanelColumns * m);
-    }
-  });
-  const int64_t block_tiles =
-      std::max<int64_t>(1, CurrentBlocking().row_block_floats / m / tile.f32.max_rows);
-  const int64_t row_blocks = (tiles.count() + block_tiles - 1) / block_tiles;
-  const int64_t wanted =
-      pool.size() == 1 ? 1 : (pool.size() * kGradientTasks + row_blocks - 1) / row_blocks;
-  const int64_t group = std::max<int64_t>(1, panel_count / wanted);
-  const int64_t groups = (panel_count + group - 1) / group;
-  pool.Run(static_cast<int>(row_blocks * groups), [&](int task) {
-    const int64_t t0 = task / groups * block_tiles;
-    const int64_t t1 = std::min(tiles.count(), t0 + block_tiles);
-    const int64_t p1 = std::min(panel_count, (task % groups + 1) * group);
-    for (int64_t p = task % groups * group; p < p1; ++p) {
-      const Place& place = places[static_cast<size_t>(p)];
-      for (int64_t t = t0; t < t1; ++t) {
-        const int64_t first = tiles.begin(t);
-        tile.accumulate(
-            tiles.rows(t), packed + first * m, dy_panels + p * kPanelColumns * m, m,
-            place.gradient->panels_accumulator + (place.panel * k + first) * kPanelColumns,
-            kPanelColumns, place.columns());
-      }
-    }
-  });
-}
-
-int64_t LinearWeightGradientScratchFloats(int64_t m, int64_t k, int64_t n) {
-  return m * (k + PanelCount(n) * kPanelColumns);
-}
-
-void LinearBiasGradient(Pool& pool, const float* dy, int64_t ldy, int64_t m, int64_t n,
-                        float* accumulator) {
-  constexpr int64_t kColumns = 64;  // of one task; the inner loop's lanes are columns
-  if (m == 0) return;
-  pool.Run(static_cast<int>((n + kColumns - 1) / kColumns), [&](int task) {
-    const int64_t first = task * kColumns;
-    const int64_t columns = std::min(kColumns, n - first);
-    float chain[kColumns] = {};
-    for (int64_t row = 0; row < m; ++row) {
-      const float* in = dy + row * ldy + first;
-      for (int64_t j = 0; j < columns; ++j) chain[j] = chain[j] + in[j];
-    }
-    for (int64_t j = 0; j < columns; ++j)
-      accumulator[first + j] = accumulator[first + j] + chain[j];
-  });
 }
 
 }  // namespace titan::kernels

@@ -43,7 +43,7 @@ struct LinearRows {
   int64_t m = 0;
   int64_t k = 0;
   Inputs inputs = Inputs::kF32;
-  const MadeRows* made = nullptr;  // in place of x
+  const MadeRows* made = nullptr;  // in place of x, for Linear alone
 };
 
 // A weight matrix w[n][k] that rows are multiplied with, and where the product goes.
@@ -68,6 +68,17 @@ void Linear(Pool& pool, const LinearRows& rows, std::span<const LinearMatrix> ma
 inline void Linear(Pool& pool, const LinearRows& rows, const LinearMatrix& matrix) {
   Linear(pool, rows, std::span(&matrix, 1));
 }
+
+// Rows that have matrices of their own.
+struct LinearGroup {
+  LinearRows rows;  // not made of others
+  std::span<const LinearMatrix> matrices;
+};
+
+// The products of every group, as of Linear: an expert's rows and its matrices are a group. The
+// threads meet once for all of them. REQUIRES: those of Linear; the same k, inputs and type of
+// element in all groups.
+void LinearGroups(Pool& pool, std::span<const LinearGroup> groups);
 
 // One product of LinearSum: x[m][k] (stride ldx >= k) with f32 panels of w[n][k].
 struct LinearTerm {

@@ -148,19 +148,31 @@ void GatherPlaces(Pool& pool, const ExpertPlan& plan, const float* x, int64_t wi
   });
 }
 
-void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
-                  std::span<const ConstPanels> panels, std::span<const float* const> bias,
-                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs, int64_t ldo) {
-  if (ldo == 0) ldo = n;
-  TITAN_CHECK(static_cast<int64_t>(panels.size()) == plan.experts());
-  TITAN_CHECK(bias.empty() || bias.size() == panels.size());
-  for (int64_t e = 0; e < plan.experts(); ++e) {
-    const int64_t first = plan.first(e), count = plan.last(e) - first;
-    if (count == 0) continue;
-    const size_t i = static_cast<size_t>(e);
-    Linear(pool, {x + first * k, k, count, k, inputs},
-           {panels[i], n, leaves, bias.empty() ? nullptr : bias[i], out + first * ldo, ldo});
+void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x, int64_t k,
+                  std::span<const ExpertMatrix> matrices, Inputs inputs) {
+  const size_t experts = static_cast<size_t>(plan.experts());
+  for (const ExpertMatrix& matrix : matrices) {
+    TITAN_CHECK(matrix.panels.size() == experts);
+    TITAN_CHECK(matrix.bias.empty() || matrix.bias.size() == experts);
   }
+  std::vector<LinearMatrix> products;
+  products.reserve(experts * matrices.size());  // groups refer to them
+  std::vector<LinearGroup> groups;
+  groups.reserve(experts);
+  for (size_t e = 0; e < experts; ++e) {
+    const int64_t first = plan.first(static_cast<int64_t>(e));
+    const int64_t count = plan.last(static_cast<int64_t>(e)) - first;
+    if (count == 0) continue;
+    const size_t at = products.size();
+    for (const ExpertMatrix& matrix : matrices) {
+      const int64_t ldo = matrix.ldo == 0 ? matrix.n : matrix.ldo;
+      products.push_back({matrix.panels[e], matrix.n, matrix.leaves,
+                          matrix.bias.empty() ? nullptr : matrix.bias[e], matrix.out + first * ldo,
+                          ldo});
+    }
+    groups.push_back({{x + first * k, k, count, k, inputs}, std::span(products).subspan(at)});
+  }
+  LinearGroups(pool, groups);
 }
 
 void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,

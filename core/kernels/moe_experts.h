@@ -60,12 +60,23 @@ class ExpertPlan {
 // x [rows][width] -> out [places][width].
 void GatherPlaces(Pool& pool, const ExpertPlan& plan, const float* x, int64_t width, float* out);
 
-// x [places][k] -> out [places][n] (stride ldo, 0: n) by each place's expert: panels and bias
-// (null: none) of every expert.
-void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x,
-                  std::span<const ConstPanels> panels, std::span<const float* const> bias,
-                  int64_t n, int64_t k, int leaves, float* out, Inputs inputs = Inputs::kF32,
-                  int64_t ldo = 0);
+// One matrix of every expert, [n][k], and where the products of all places go.
+struct ExpertMatrix {
+  std::span<const ConstPanels> panels;
+  std::span<const float* const> bias;  // empty: none; null: that expert has none
+  int64_t n = 0;
+  int leaves = 1;
+  float* out = nullptr;  // [places][n] (stride ldo, 0: n)
+  int64_t ldo = 0;
+};
+// x [places][k] -> each matrix's products, by each place's expert; the threads meet once for all
+// experts and matrices (LinearGroups).
+void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x, int64_t k,
+                  std::span<const ExpertMatrix> matrices, Inputs inputs = Inputs::kF32);
+inline void ExpertLinear(Pool& pool, const ExpertPlan& plan, const float* x, int64_t k,
+                         const ExpertMatrix& matrix, Inputs inputs = Inputs::kF32) {
+  ExpertLinear(pool, plan, x, k, std::span(&matrix, 1), inputs);
+}
 
 // Adds to accumulators (one an expert, panels32 of [n][k]) and bias accumulators ([n], empty:
 // none). dy has stride ldy, 0: n. units: ranges of rows, ascending.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 
+#include "core/base/check.h"
 #include "core/kernels/pool.h"
 
 namespace titan::kernels::internal {
@@ -20,9 +21,10 @@ namespace titan::kernels::internal {
 // Thread-safe.
 class Shares {
  public:
-  // REQUIRES: shares >= 1, 0 <= tasks < 2^32.
+  // REQUIRES: shares >= 1, 0 <= tasks < 2^32 (checked).
   Shares(int shares, int64_t tasks)
       : count_(shares), left_(std::make_unique<Left[]>(static_cast<size_t>(shares))) {
+    TITAN_CHECK(shares >= 1 && tasks >= 0 && tasks < kTasks);
     for (int s = 0; s < shares; ++s) {
       left_[static_cast<size_t>(s)].range.store(Range(tasks * s / shares, tasks * (s + 1) / shares),
                                                 std::memory_order_relaxed);
@@ -33,6 +35,7 @@ class Shares {
   explicit Shares(std::span<const int64_t> starts)
       : count_(static_cast<int>(starts.size()) - 1),
         left_(std::make_unique<Left[]>(starts.size() - 1)) {
+    TITAN_CHECK(starts.front() >= 0 && starts.back() < kTasks);
     for (size_t s = 0; s + 1 < starts.size(); ++s) {
       left_[s].range.store(Range(starts[s], starts[s + 1]), std::memory_order_relaxed);
     }
@@ -52,6 +55,7 @@ class Shares {
   }
 
  private:
+  static constexpr int64_t kTasks = int64_t{1} << 32;
   // One word: the tasks [low half, high half).
   struct alignas(64) Left {
     std::atomic<uint64_t> range;

@@ -13,20 +13,42 @@ namespace {
 
 using Matrix = kernels::ConstPanels;
 
-// The places' linear by one of the experts' matrices: x [places][in] -> out [places][out].
+// One of the experts' matrices and the places' outputs.
+struct Role {
+  int ExpertParameters::*parameter;
+  Matrix ExpertPointers<Matrix>::*matrix;
+  float* out;  // [places][out]
+};
+
+// The places' linears by the experts' matrices: x [places][in], the same for all roles.
 void Forward(const DecoderContext& context, const LayerWeights& w, const LayerParameters& p,
-             int ExpertParameters::*role, Matrix ExpertPointers<Matrix>::*matrix, const float* x,
-             float* out) {
-  std::vector<Matrix> panels;
-  for (const ExpertPointers<Matrix>& expert : w.experts) panels.push_back(expert.*matrix);
-  const Parameter& parameter = context.decoder.table().at(p.experts[0].*role);
-  const Slice held = parameter.held;
-  if (held.size() > 0) {
-    kernels::ExpertLinear(context.pool, context.workspace.experts.plan, x, panels, {}, held.size(),
-                          parameter.columns(), parameter.forward_leaves, out + held.begin,
-                          context.decoder.InputsOf(parameter), parameter.rows());
+             const float* x, std::span<const Role> roles) {
+  const kernels::ExpertPlan& plan = context.workspace.experts.plan;
+  const ParameterTable& table = context.decoder.table();
+  std::vector<std::vector<Matrix>> panels;
+  panels.reserve(roles.size());
+  std::vector<kernels::ExpertMatrix> matrices;
+  for (const Role& role : roles) {
+    const Parameter& parameter = table.at(p.experts[0].*role.parameter);
+    const Slice held = parameter.held;
+    if (held.size() == 0) continue;
+    panels.emplace_back();
+    for (const ExpertPointers<Matrix>& expert : w.experts) {
+      panels.back().push_back(expert.*role.matrix);
+    }
+    matrices.push_back({panels.back(),
+                        {},
+                        held.size(),
+                        parameter.forward_leaves,
+                        role.out + held.begin,
+                        parameter.rows()});
   }
-  GatherOutputs(context, parameter, context.workspace.experts.plan.places(), out);
+  const Parameter& first = table.at(p.experts[0].*roles[0].parameter);
+  kernels::ExpertLinear(context.pool, plan, x, first.columns(), matrices,
+                        context.decoder.InputsOf(first));
+  for (const Role& role : roles) {
+    GatherOutputs(context, table.at(p.experts[0].*role.parameter), plan.places(), role.out);
+  }
 }
 
 // dx [places][in] of dy [places][out]; one expert's transposed matrix at a time.
@@ -91,8 +113,9 @@ void ExpertsInputs(const DecoderContext& context, const LayerWeights& w, const L
   kernels::GatherPlaces(context.pool, scratch.plan, normed, context.decoder.hidden(),
                         scratch.places_a);
   using Weights = ExpertPointers<Matrix>;
-  Forward(context, w, p, &ExpertParameters::gate, &Weights::gate, scratch.places_a, gate);
-  Forward(context, w, p, &ExpertParameters::up, &Weights::up, scratch.places_a, up);
+  const Role roles[] = {{&ExpertParameters::gate, &Weights::gate, gate},
+                        {&ExpertParameters::up, &Weights::up, up}};
+  Forward(context, w, p, scratch.places_a, roles);
 }
 
 void ExpertsOutput(const DecoderContext& context, const LayerWeights& w, const LayerParameters& p,
@@ -100,8 +123,8 @@ void ExpertsOutput(const DecoderContext& context, const LayerWeights& w, const L
   Workspace& workspace = context.workspace;
   Workspace::Experts& scratch = workspace.experts;
   kernels::SwiGlu(context.pool, GateFloats(context), gate, up, workspace.activation);
-  Forward(context, w, p, &ExpertParameters::down, &ExpertPointers<Matrix>::down,
-          workspace.activation, scratch.places_b);
+  const Role down = {&ExpertParameters::down, &ExpertPointers<Matrix>::down, scratch.places_b};
+  Forward(context, w, p, workspace.activation, {&down, 1});
   kernels::CombinePlaces(context.pool, scratch.plan, scratch.weights, scratch.places_b, nullptr,
                          context.decoder.hidden(), branch);
 }
@@ -123,8 +146,8 @@ void ExpertsBackward(const DecoderContext& context, const LayerWeights& w, const
   // The experts' outputs again, for the weights' gradients.
   Choose(context, saved.router_logits, rows);
   kernels::SwiGlu(pool, GateFloats(context), saved.gate, saved.up, workspace.activation);
-  Forward(context, w, p, &ExpertParameters::down, &Weights::down, workspace.activation,
-          scratch.places_b);
+  const Role down = {&ExpertParameters::down, &Weights::down, scratch.places_b};
+  Forward(context, w, p, workspace.activation, {&down, 1});
   kernels::CombinePlacesBackward(pool, scratch.plan, scratch.weights, scratch.places_b, dy, hidden,
                                  scratch.places_c, scratch.dweights);
   kernels::ChooseExpertsBackward(pool, RouterOf(context.decoder.config()), saved.router_logits,

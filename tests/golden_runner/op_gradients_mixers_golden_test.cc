@@ -282,10 +282,10 @@ Tensors ComputeExperts(Pool& pool, const OpCase& c, bool swapped) {
          g = Zeros(places * f), u = g, a = g, dg = g, du = g, da = g, y = Zeros(rows * h), dx = y,
          dx_router = y;
   GatherPlaces(pool, plan, x.data(), h, in.data());
-  ExpertLinear(pool, plan, in.data(), gate.panels(), {}, f, h, LeafCount(h, 0), g.data(), inputs);
-  ExpertLinear(pool, plan, in.data(), up.panels(), {}, f, h, LeafCount(h, 0), u.data(), inputs);
+  ExpertLinear(pool, plan, in.data(), h, {gate.panels(), {}, f, LeafCount(h, 0), g.data()}, inputs);
+  ExpertLinear(pool, plan, in.data(), h, {up.panels(), {}, f, LeafCount(h, 0), u.data()}, inputs);
   SwiGlu(pool, places * f, g.data(), u.data(), a.data());
-  ExpertLinear(pool, plan, a.data(), down.panels(), bias, h, f, LeafCount(f, 0), out.data(),
+  ExpertLinear(pool, plan, a.data(), f, {down.panels(), bias, h, LeafCount(f, 0), out.data()},
                inputs);
   CombinePlaces(pool, plan, weights.data(), out.data(), shared.empty() ? nullptr : shared.data(), h,
                 y.data());
@@ -296,14 +296,14 @@ Tensors ComputeExperts(Pool& pool, const OpCase& c, bool swapped) {
                         dlogits.data());
   ExpertWeightGradient(pool, plan, c.Units(), a.data(), dout.data(), h, f, down.accumulators(),
                        dbias, inputs);
-  ExpertLinear(pool, plan, dout.data(), down.backward(), {}, f, h, LeafCount(h, 0), da.data());
+  ExpertLinear(pool, plan, dout.data(), h, {down.backward(), {}, f, LeafCount(h, 0), da.data()});
   SwiGluBackward(pool, places * f, g.data(), u.data(), da.data(), dg.data(), du.data());
   ExpertWeightGradient(pool, plan, c.Units(), in.data(), dg.data(), f, h, gate.accumulators(), {},
                        inputs);
   ExpertWeightGradient(pool, plan, c.Units(), in.data(), du.data(), f, h, up.accumulators(), {},
                        inputs);
-  ExpertLinear(pool, plan, dg.data(), gate.backward(), {}, h, f, LeafCount(f, 0), dx_gate.data());
-  ExpertLinear(pool, plan, du.data(), up.backward(), {}, h, f, LeafCount(f, 0), dx_up.data());
+  ExpertLinear(pool, plan, dg.data(), f, {gate.backward(), {}, h, LeafCount(f, 0), dx_gate.data()});
+  ExpertLinear(pool, plan, du.data(), f, {up.backward(), {}, h, LeafCount(f, 0), dx_up.data()});
   Add(pool, places * h, dx_gate.data(), dx_up.data(), dx_gate.data());
   ScatterPlaces(pool, plan, dx_gate.data(), h, dx.data());
   Linear(pool, {dlogits.data(), experts, rows, experts},

@@ -297,6 +297,59 @@ TEST_P(LinearTest, MatricesThatShareTheirRowsEqualTheReferenceOfEach) {
   }
 }
 
+// Groups of no, few and many rows, with none to three matrices: each has the bits of its own
+// reference, and nothing else is written.
+TEST_P(LinearTest, GroupsEqualTheReferenceOfEach) {
+  constexpr int64_t kRows[] = {0, 1, 2, 3, 4, 7, 14, 28, 29, 90};
+  TestRandom random(37);
+  for (int round = 0; round < 20; ++round) {
+    const bool long_chains = round % 10 == 9;
+    const int leaves = 1 << (round % 4);
+    const int64_t k = leaves * (long_chains ? 2050 / leaves + 1 : 1 + random.Below(40));
+    std::vector<std::vector<float>> x;
+    std::vector<std::vector<Problem>> problems;
+    std::vector<std::vector<std::vector<float>>> outs;
+    for (int g = 0; g < 1 + random.Below(9); ++g) {
+      const int64_t m = kRows[random.Below(std::size(kRows))];
+      const uint64_t seed = 1000 + static_cast<uint64_t>(100 * round + 10 * g);
+      x.push_back(WideFloats(m * k, seed));
+      problems.emplace_back();
+      outs.emplace_back();
+      for (int i = 0; i < random.Below(4); ++i) {
+        problems.back().emplace_back(m, 1 + random.Below(200), k, seed + static_cast<uint64_t>(i));
+        outs.back().push_back(PoisonedFloats(m * problems.back().back().ldo));
+      }
+    }
+    std::vector<std::vector<LinearMatrix>> matrices(problems.size());
+    std::vector<LinearGroup> groups;
+    const auto rows_of = [&](size_t g) { return static_cast<int64_t>(x[g].size()) / k; };
+    for (size_t g = 0; g < problems.size(); ++g) {
+      for (size_t i = 0; i < problems[g].size(); ++i) {
+        const Problem& p = problems[g][i];
+        matrices[g].push_back({p.panels(), p.n, leaves, i % 2 == 0 ? p.bias.data() : nullptr,
+                               outs[g][i].data(), p.ldo});
+      }
+      groups.push_back({{x[g].data(), k, rows_of(g), k}, matrices[g]});
+    }
+    Pool pool(1 + round % 3);
+    LinearGroups(pool, groups);
+    for (size_t g = 0; g < problems.size(); ++g) {
+      for (size_t i = 0; i < problems[g].size(); ++i) {
+        const Problem& p = problems[g][i];
+        std::vector<float> wanted(static_cast<size_t>(rows_of(g) * p.n));
+        reference::Linear(x[g].data(), k, rows_of(g), p.rows.data(), p.n, k, leaves,
+                          i % 2 == 0 ? p.bias.data() : nullptr, wanted.data(), p.n);
+        for (int64_t r = 0; r < rows_of(g); ++r) {
+          const float* out = outs[g][i].data() + r * p.ldo;
+          EXPECT_TRUE(SameBits(out, wanted.data() + r * p.n, p.n))
+              << "round " << round << " group " << g << " matrix " << i << " row " << r;
+          for (int64_t j = p.n; j < p.ldo; ++j) EXPECT_TRUE(IsPoison(out[j]));
+        }
+      }
+    }
+  }
+}
+
 // The terms join as (a + b) + c; a + (b + c) differs.
 TEST_P(LinearTest, ASumEqualsTheReferencesAddedInOrder) {
   TestRandom random(41);

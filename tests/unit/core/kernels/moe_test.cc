@@ -268,10 +268,10 @@ Result Compute(Pool& pool, const Layer& layer, const std::vector<float>& x,
   std::vector<float> gathered = floats(h), g = floats(f), u = floats(f), a = floats(f),
                      out = floats(h);
   GatherPlaces(pool, plan, x.data(), h, gathered.data());
-  ExpertLinear(pool, plan, gathered.data(), gate.panels, {}, f, h, LeafCount(h, 0), g.data());
-  ExpertLinear(pool, plan, gathered.data(), up.panels, {}, f, h, LeafCount(h, 0), u.data());
+  ExpertLinear(pool, plan, gathered.data(), h, {gate.panels, {}, f, LeafCount(h, 0), g.data()});
+  ExpertLinear(pool, plan, gathered.data(), h, {up.panels, {}, f, LeafCount(h, 0), u.data()});
   SwiGlu(pool, static_cast<int64_t>(g.size()), g.data(), u.data(), a.data());
-  ExpertLinear(pool, plan, a.data(), down.panels, bias, h, f, LeafCount(f, 0), out.data());
+  ExpertLinear(pool, plan, a.data(), f, {down.panels, bias, h, LeafCount(f, 0), out.data()});
   r.y.resize(static_cast<size_t>(rows * h));
   CombinePlaces(pool, plan, r.weights.data(), out.data(), shared.data(), h, r.y.data());
 
@@ -286,13 +286,13 @@ Result Compute(Pool& pool, const Layer& layer, const std::vector<float>& x,
   r.dbias.assign(layer.down.size(), std::vector<float>(static_cast<size_t>(h), 0.0f));
   for (auto& b : r.dbias) dbias.push_back(b.data());
   ExpertWeightGradient(pool, plan, units, a.data(), dout.data(), h, f, down.accumulators, dbias);
-  ExpertLinear(pool, plan, dout.data(), down.backward, {}, f, h, LeafCount(h, 0), da.data());
+  ExpertLinear(pool, plan, dout.data(), h, {down.backward, {}, f, LeafCount(h, 0), da.data()});
   SwiGluBackward(pool, static_cast<int64_t>(g.size()), g.data(), u.data(), da.data(), dg.data(),
                  du.data());
   ExpertWeightGradient(pool, plan, units, gathered.data(), dg.data(), f, h, gate.accumulators, {});
   ExpertWeightGradient(pool, plan, units, gathered.data(), du.data(), f, h, up.accumulators, {});
-  ExpertLinear(pool, plan, dg.data(), gate.backward, {}, h, f, LeafCount(f, 0), dx1.data());
-  ExpertLinear(pool, plan, du.data(), up.backward, {}, h, f, LeafCount(f, 0), dx2.data());
+  ExpertLinear(pool, plan, dg.data(), f, {gate.backward, {}, h, LeafCount(f, 0), dx1.data()});
+  ExpertLinear(pool, plan, du.data(), f, {up.backward, {}, h, LeafCount(f, 0), dx2.data()});
   Add(pool, static_cast<int64_t>(dx1.size()), dx1.data(), dx2.data(), dx1.data());
   r.dx_experts.resize(r.y.size());
   ScatterPlaces(pool, plan, dx1.data(), h, r.dx_experts.data());
