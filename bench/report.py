@@ -82,9 +82,12 @@ def section(area, runs):
             f"{newest['date']}, commit {newest['commit']}, {newest['cpu']}, {newest['cores']} cores"
             + (f" ({' '.join(newest['flags'])})" if newest.get("flags") else "")
             + ("; rows that name a commit were measured again at it" if any("again" in r for r in rows) else "") + ".", "",
-            "| id | ours | peer | peer name | ours / peer | unit | bar | |", "|---|---|---|---|---|---|---|---|"]
+            "| id | ours | peer | peer name | ours / peer | best, ours and peer's | unit | bar | |",
+            "|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
-        cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio", "unit", "bound")]
+        cells = [f"`{r['id']}`"] + [cell(r.get(k)) for k in ("ours", "peer", "peer_name", "ratio")]
+        cells += [", ".join(cell(r[k]) for k in ("best", "peer_best") if r.get(k) is not None)]
+        cells += [cell(r.get(k)) for k in ("unit", "bound")]
         text.append("| " + " | ".join(cells + [" ".join(filter(None, [verdict(r), r.get("again")]))]) + " |")
     notes = {}
     for r in rows:
@@ -110,7 +113,8 @@ def main():
     text = [
         "# Benchmarks", "",
         "Made by `bench/report.py` from `bench/history/*.jsonl`, a line a run; do not edit. The machines are noisy: read",
-        "the ratios, which come from interleaved rounds of one run; `ours` and `peer` are medians.", "",
+        "the ratios, which come from interleaved rounds of one run; `ours` and `peer` are medians. A kind of CPU that has no",
+        "table (Intel's, so far) has not been measured.", "",
     ]
     for file in sorted(HISTORY.glob("*.jsonl")):
         runs = [json.loads(line) for line in file.read_text().splitlines() if line]

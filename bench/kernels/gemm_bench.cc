@@ -26,6 +26,8 @@ constexpr int64_t kWeightBytes = 128 << 20;
 constexpr size_t kAlignment = 4096;
 constexpr int kRuns = 7;
 constexpr double kRunSeconds = 0.08;
+constexpr int kLeastRuns = 3;         // of a shape whose calls are long,
+constexpr double kMostSeconds = 2.0;  // once they have taken this long
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -55,11 +57,13 @@ void Shape(Pool& pool, Inputs inputs, int64_t m, int64_t n, int64_t k) {
   const int leaves = LeafCount(k, 0);
   int64_t copy = 0;
   std::vector<double> rates;
+  const double begin = Now();
   for (int run = 0; run <= kRuns; ++run) {
     const double start = Now();
     double end = start;
     int64_t calls = 0;
-    for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
+    if (run > kLeastRuns && start - begin > kMostSeconds) break;
+    for (; calls == 0 || end - start < kRunSeconds; ++calls, end = Now()) {
       Linear(pool, {x.data(), k, m, k, inputs},
              {weights + copy * size, n, leaves, nullptr, out.data(), n});
       copy = (copy + 1) % copies;

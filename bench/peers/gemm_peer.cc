@@ -26,6 +26,8 @@ namespace {
 constexpr int64_t kWeightBytes = 128 << 20;
 constexpr int kRuns = 7;
 constexpr double kRunSeconds = 0.08;
+constexpr int kLeastRuns = 3;         // of a shape whose calls are long,
+constexpr double kMostSeconds = 2.0;  // once they have taken this long
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112, kPacked = 151, kMatrixB = 162;
 
 double Now() {
@@ -138,11 +140,13 @@ Problem OneDnn(bool bf16, int m, int n, int k) {
 void Measure(const char* id, double flops, const Problem& problem) {
   std::vector<double> rates;
   int64_t copy = 0;
+  const double begin = Now();
   for (int run = 0; run <= kRuns; ++run) {
     const double start = Now();
     double end = start;
     int64_t calls = 0;
-    for (; end - start < kRunSeconds || calls < 3; ++calls, end = Now()) {
+    if (run > kLeastRuns && start - begin > kMostSeconds) break;
+    for (; calls == 0 || end - start < kRunSeconds; ++calls, end = Now()) {
       problem.call(copy);
       copy = (copy + 1) % problem.copies;
     }
