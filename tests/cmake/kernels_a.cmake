@@ -19,7 +19,9 @@ titan_test(kernels_perturbed_linear_test LABEL parity TIMEOUT 120
   ARGS --gtest_filter=*EqualsTheReferenceForEveryNumberOfRows*
   PROPERTIES WILL_FAIL TRUE)
 
-titan_test(kernels_sweep_test LABEL parity TIMEOUT 240 SOURCES unit/core/kernels/sweep_test.cc
+titan_test(kernels_sweep_test LABEL parity TIMEOUT 240
+  SOURCES unit/core/kernels/sweep_attention_test.cc unit/core/kernels/sweep_blocks_test.cc
+    unit/core/kernels/sweep_test.cc
   USES core/base core/kernels)
 # The same over 50 million outputs of each group.
 add_test(NAME parity/kernels_sweep_long COMMAND kernels_sweep_test --outputs=50000000)

@@ -10,10 +10,13 @@
 #include <bit>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/philox.h"
+#include "core/kernels/bf16.h"
 #include "core/kernels/isa.h"
+#include "core/kernels/isa_check.h"
 
 namespace titan::kernels::tests {
 
@@ -32,6 +35,15 @@ inline std::vector<Isa> AllIsas() {
   const StatusOr<Isa> best = DetectIsa();
   if (best.ok() && *best == Isa::kAvx512) isas.push_back(Isa::kAvx512);
   return isas;
+}
+
+// The sets of this CPU that products of such inputs run on, as SetIsa takes them: vdpbf16ps
+// multiplies rounded rows alone.
+inline std::vector<std::string> IsaNames(Inputs inputs) {
+  std::vector<std::string> names;
+  for (const Isa isa : AllIsas()) names.emplace_back(IsaName(isa));
+  if (inputs == Inputs::kBf16 && CheckIsa("avx512_bf16").ok()) names.push_back("avx512_bf16");
+  return names;
 }
 
 // True under the argument --all_inputs (or --all_inputs was given to InitCases).

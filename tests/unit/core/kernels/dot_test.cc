@@ -21,6 +21,7 @@
 #include "core/kernels/linear.h"
 #include "core/kernels/reference_head.h"
 #include "core/kernels/reference_linear.h"
+#include "tests/support/kernel_cases.h"
 #include "tests/support/kernel_data.h"
 
 namespace titan::kernels {
@@ -164,13 +165,6 @@ struct Operands {
   std::vector<float> x, x_rounded, w_rounded;  // x strided; the others dense
   std::vector<BFloat16> panels;                // from 1 on
 };
-
-std::vector<std::string> IsaNames() {
-  std::vector<std::string> names = {"avx2"};
-  if (*DetectIsa() == Isa::kAvx512) names.push_back("avx512");
-  if (internal::DotIsAdmitted()) names.push_back("avx512_bf16");
-  return names;
-}
 
 class Bf16ModeTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -349,7 +343,7 @@ TEST_P(Bf16ModeTest, HeadEqualsTheReferenceOnRoundedRowsForwardAndBackward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Bf16ModeTest, ::testing::ValuesIn(IsaNames()),
+INSTANTIATE_TEST_SUITE_P(Isa, Bf16ModeTest, ::testing::ValuesIn(tests::IsaNames(Inputs::kBf16)),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
