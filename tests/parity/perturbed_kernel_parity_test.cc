@@ -2,9 +2,12 @@
 // Goal: the parity check of the trainer is not vacuous. Method: this program is linked with a
 // Linear that runs its chains in another order when a call has more than 14 rows, so a packed
 // forward and decode steps of few sequences no longer agree; the very check that passes with the
-// real kernels must see it.
+// real kernels must see it. So must the contract's digest, by which the others would refuse this
+// process.
 #include <gtest/gtest.h>
 
+#include "core/kernels/digest.h"
+#include "tests/support/recorded_items.h"
 #include "tests/support/rollout.h"
 
 namespace titan {
@@ -22,6 +25,12 @@ TEST(PerturbedKernelParityTest, ATrainersForwardInAnotherOrderIsSeen) {
   EXPECT_GT(result->difference_max, 0.0);
   EXPECT_LT(result->difference_max, 1e-3);  // another order, not another model
   EXPECT_FALSE(result->differences.empty());
+}
+
+TEST(PerturbedKernelParityTest, TheContractNamesTheLinearOfAnotherOrder) {
+  kernels::Pool pool(2);
+  EXPECT_NE(testing::ItemOf(kernels::ForwardKernelItems(pool), "canned.linear"),
+            testing::kRecordedLinear);
 }
 
 }  // namespace

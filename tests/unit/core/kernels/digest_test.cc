@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels' contract items are the same for both instruction sets and any number of threads,
-// equal the values in this file, so that machines compare through the repository.
+// The kernels' contract items are the same for both instruction sets and any number of threads and
+// equal the values in this file, so that machines compare through the repository. docs/cpus.md
+// lists the CPUs on which they did.
 #include "core/kernels/digest.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "core/kernels/isa.h"
+#include "tests/support/cpu_line.h"
+#include "tests/support/kernel_cases.h"
+#include "tests/support/recorded_items.h"
 #include "tests/support/sanitized.h"
 
 namespace titan::kernels {
@@ -31,9 +36,11 @@ std::string Text(const std::vector<ContractItem>& items) {
 }
 
 TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
-  std::vector<std::string> isas = {"avx2"};
-  if (*DetectIsa() == Isa::kAvx512) isas.push_back("avx512");
+  std::vector<std::string> isas = tests::IsaNames(Inputs::kBf16);
   isas.push_back("auto");
+  std::string names;
+  for (const std::string& isa : isas) names += " " + isa;
+  std::printf("CPU: %s; run with%s\n", titan::testing::CpuLine().c_str(), names.c_str());
   for (const std::string& isa : isas) {
     ASSERT_TRUE(SetIsa(isa).ok());
     for (const int threads : {1, 3}) {
@@ -43,6 +50,7 @@ TEST(DigestTest, SameForEveryInstructionSetAndThreadCountAndAsRecorded) {
       const std::vector<ContractItem> training = TrainingKernelItems(pool);
       EXPECT_EQ(DigestOf(forward), kForwardDigest) << isa << " " << threads << "\n"
                                                    << Text(forward);
+      EXPECT_EQ(titan::testing::ItemOf(forward, "canned.linear"), titan::testing::kRecordedLinear);
       EXPECT_EQ(DigestOf(training), kTrainingDigest) << isa << " " << threads << "\n"
                                                      << Text(training);
       const std::vector<ContractItem> forward_w16 = ForwardW16Items(pool);
