@@ -26,6 +26,7 @@
 #include "core/kernels/rope.h"
 #include "core/kernels/row_sum.h"
 #include "core/kernels/sampling.h"
+#include "core/kernels/softplus.h"
 #include "core/kernels/swiglu.h"
 #include "core/kernels/units.h"
 
@@ -138,9 +139,12 @@ void HeadGradientItem(Pool& pool, std::string name, Items* items, Inputs inputs 
   items->Hash(std::move(name), dhidden, dw);
 }
 
-// Two sequences, the longer one with keys in two segments of 512.
+// Of keys in two segments of 512: two sequences, or two that continue a third.
+enum class Sequences { kApart, kSharedPrefix };
+
 struct AttentionRun {
-  explicit AttentionRun(Pool& pool, int64_t window = 0, const float* sinks = nullptr)
+  explicit AttentionRun(Pool& pool, Sequences sequences = Sequences::kApart, int64_t window = 0,
+                        const float* sinks = nullptr)
       : shape{4, 2, 32, 0.17677669f, window, sinks},
         q(Canned(50, kTokens * 4 * 32, 3.0f)),
         k(Canned(51, kTokens * 2 * 32, 3.0f)),
@@ -148,19 +152,37 @@ struct AttentionRun {
         out(q.size()),
         row_max(kTokens * 4),
         row_sum(kTokens * 4) {
-    pages.resize(static_cast<size_t>(NumPages(kLong) + NumPages(kTokens - kLong)));
-    std::iota(pages.begin(), pages.end(), 0);
-    cache.resize(pages.size() * static_cast<size_t>(PageFloats(shape)));
-    segments = {{0, kLong, 0, pages.data()},
-                {kLong, kTokens - kLong, 0, pages.data() + NumPages(kLong)}};
+    constexpr int32_t kOthers = kTokens - kLong;
+    if (sequences == Sequences::kApart) {
+      Add(0, kLong, 0, 0, -1);
+      Add(kLong, kOthers, 0, 0, -1);
+    } else {
+      constexpr int32_t kFullPages = kLong / static_cast<int32_t>(kPageTokens), kFirst = 11;
+      num_pages = static_cast<int32_t>(NumPages(kLong));  // the prefix's own come first
+      Add(0, kFirst, kLong, kFullPages, 2);
+      Add(kFirst, kOthers - kFirst, kLong, kFullPages, 2);
+      Add(kOthers, kLong, 0, static_cast<int32_t>(NumPages(kLong)), -1);
+    }
+    for (size_t i = 0; i < segments.size(); ++i) segments[i].pages = pages[i].data();
+    cache.resize(static_cast<size_t>(num_pages * PageFloats(shape)));
     WriteKv(pool, shape, k.data(), v.data(), segments, cache.data());
     AttentionForward(pool, shape, q.data(), segments, cache.data(), out.data(), row_max.data(),
                      row_sum.data());
   }
+  // Rows of one sequence, whose first pages are those from 0.
+  void Add(int32_t first_row, int32_t rows, int32_t position, int32_t shared_pages,
+           int32_t parent) {
+    pages.emplace_back(static_cast<size_t>(NumPages(position + rows)));
+    std::iota(pages.back().begin(), pages.back().begin() + shared_pages, 0);
+    std::iota(pages.back().begin() + shared_pages, pages.back().end(), num_pages);
+    num_pages += static_cast<int32_t>(pages.back().size()) - shared_pages;
+    segments.push_back({first_row, rows, position, nullptr, parent});
+  }
   static constexpr int32_t kLong = 530, kTokens = 570;
   AttentionShape shape;
   std::vector<float> q, k, v, out, row_max, row_sum;
-  std::vector<int32_t> pages;
+  std::vector<std::vector<int32_t>> pages;
+  int32_t num_pages = 0;
   std::vector<float> cache;
   std::vector<Segment> segments;
 };
@@ -325,6 +347,43 @@ void UnitsItem(Items* items) {
   items->Hash("units.scan", ends, shards);
 }
 
+// Constants and polynomials, and what the vector forms make of `wide`; gives its exponentials.
+std::vector<float> ElementaryItems(const std::vector<float>& wide, Items* items) {
+  using namespace elementary;
+  const float exp_constants[] = {kExpOverflow, kExpUnderflow, kLog2E, kLn2Hi, kLn2Lo};
+  items->Hash("elementary.exp", std::span<const float>(exp_constants),
+              std::span<const float>(kExpPoly));
+  items->Hash("elementary.log", std::span<const float>(kLogPoly));
+  const float expm1_constants[] = {kExpm1Tiny, kExpm1Large, kExpm1Low};
+  items->Hash("elementary.expm1", std::span<const float>(expm1_constants));
+  const float tanh_constants[] = {kTanhTiny, kTanhOne};
+  items->Hash("elementary.tanh", std::span<const float>(tanh_constants));
+  const float erf_constants[] = {kErfSplit, kErfOne};
+  items->Hash("elementary.erf", std::span<const float>(erf_constants),
+              std::span<const float>(kErfPoly), std::span<const float>(kLogErfcPoly));
+  const float softplus_constants[] = {kSoftplusSplit, kSoftplusLarge};
+  items->Hash("elementary.softplus", std::span<const float>(softplus_constants));
+  const auto n = static_cast<int64_t>(wide.size());
+  std::vector<float> exps(wide.size()), logs(wide.size());
+  ExpOf(wide.data(), n, exps.data());
+  LogOf(exps.data(), n, logs.data());
+  items->Hash("canned.elementary", exps, logs);
+  // Around zero, where the forms are others than far from it.
+  std::vector<float> near = Canned(4, n, 30.0f), out(near.size());
+  for (size_t i = 0; i < near.size(); i += 3) near[i] = near[i] * near[i] * near[i] * 0x1p-16f;
+  const std::pair<const char*, void (*)(const float*, int64_t, float*)> functions[] = {
+      {"canned.expm1", &Expm1Of},
+      {"canned.log1p", &Log1pOf},
+      {"canned.tanh", &TanhOf},
+      {"canned.erf", &ErfOf},
+      {"canned.softplus", &SoftplusOf}};
+  for (const auto& [name, function] : functions) {
+    function(near.data(), n, out.data());
+    items->Hash(name, out);
+  }
+  return exps;
+}
+
 std::string OrderConstants() {
   std::string text;
   const std::pair<std::string_view, int64_t> constants[] = {
@@ -348,16 +407,8 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
   items.Text("order.class", "F");
   items.Text("order.constants", OrderConstants());
   items.Text("layout", "panels32");
-  const float exp_constants[] = {elementary::kExpOverflow, elementary::kExpUnderflow,
-                                 elementary::kLog2E, elementary::kLn2Hi, elementary::kLn2Lo};
-  items.Hash("elementary.exp", std::span<const float>(exp_constants),
-             std::span<const float>(elementary::kExpPoly));
-  items.Hash("elementary.log", std::span<const float>(elementary::kLogPoly));
   const std::vector<float> wide = Canned(1, 3000, 90.0f);
-  std::vector<float> exps(wide.size()), logs(wide.size());
-  ExpOf(wide.data(), static_cast<int64_t>(wide.size()), exps.data());
-  LogOf(exps.data(), static_cast<int64_t>(wide.size()), logs.data());
-  items.Hash("canned.elementary", exps, logs);
+  const std::vector<float> exps = ElementaryItems(wide, &items);
   const std::vector<float> sums = {RowSum(wide.data(), 3000), RowSum(wide.data(), 77),
                                    RowSumProduct(wide.data(), exps.data(), 2000)};
   items.Hash("canned.row_sum", sums);
@@ -377,8 +428,10 @@ std::vector<ContractItem> ForwardKernelItems(Pool& pool) {
   RopeItem(pool, &items);
   const AttentionRun attention(pool);
   items.Hash("canned.attention", attention.out, attention.row_max, attention.row_sum);
-  const AttentionRun window(pool, kCannedWindow, kCannedSinks);
+  const AttentionRun window(pool, Sequences::kApart, kCannedWindow, kCannedSinks);
   items.Hash("canned.attention_window", window.out, window.row_max, window.row_sum);
+  const AttentionRun prefix(pool, Sequences::kSharedPrefix);
+  items.Hash("canned.attention_prefix", prefix.out, prefix.row_max, prefix.row_sum);
   const HeadRun<CannedLinear> head(pool);
   items.Hash("canned.head", head.lp, head.max, head.log_sum);
   SamplingItem(&items);
@@ -393,7 +446,9 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool) {
   LinearGradientItem(pool, &items);
   AttentionGradientItem(pool, "canned.attention_gradient", AttentionRun(pool), &items);
   AttentionGradientItem(pool, "canned.attention_window_gradient",
-                        AttentionRun(pool, kCannedWindow, kCannedSinks), &items);
+                        AttentionRun(pool, Sequences::kApart, kCannedWindow, kCannedSinks), &items);
+  AttentionGradientItem(pool, "canned.attention_prefix_gradient",
+                        AttentionRun(pool, Sequences::kSharedPrefix), &items);
   BlockGradientItem(pool, &items);
   NormKindsGradientItem(pool, &items);
   const std::vector<float> gate = Canned(80, kRows * kHidden), up = Canned(83, kRows * kHidden);
@@ -401,6 +456,8 @@ std::vector<ContractItem> TrainingKernelItems(Pool& pool) {
   GeluGluBackward(pool, static_cast<int64_t>(gate.size()), gate.data(), up.data(), dgate.data(),
                   dgate.data(), dup.data());
   items.Hash("canned.gelu_gradient", dgate, dup);
+  SoftplusBackward(pool, static_cast<int64_t>(gate.size()), gate.data(), up.data(), dup.data());
+  items.Hash("canned.softplus_gradient", dup);
   HeadGradientItem<CannedLinear>(pool, "canned.head_gradient", &items);
   OptimizerItem(pool, &items);
   items.Append(internal::TrainingBlockItems(pool));
@@ -428,6 +485,8 @@ std::vector<ContractItem> ForwardW16Items(Pool& pool) {
   std::vector<float> rows(kRows * kHidden);
   EmbeddingGather(pool, head.weight.panels(), kVocab, kHidden, tokens.data(), kRows, rows.data());
   items.Hash("canned.embedding_w16", rows);
+  internal::ExpertLinearItem(pool, "canned.expert_linear_w16", Element::kBf16, Inputs::kF32,
+                             &items);
   return items.Take();
 }
 
@@ -457,6 +516,8 @@ std::vector<ContractItem> ForwardBf16Items(Pool& pool) {
       Inputs::kBf16);
   const HeadRun<CannedBf16> head(pool, Inputs::kBf16);
   items.Hash("canned.head_bf16", head.lp, head.max, head.log_sum);
+  internal::ExpertLinearItem(pool, "canned.expert_linear_bf16", Element::kBf16, Inputs::kBf16,
+                             &items);
   return items.Take();
 }
 
@@ -470,6 +531,7 @@ std::vector<ContractItem> TrainingBf16Items(Pool& pool) {
                        {dy.data(), kDepth, kDepth, dw.data()});
   items.Hash("canned.weight_gradient_bf16", dw);
   HeadGradientItem<CannedBf16>(pool, "canned.head_gradient_bf16", &items, Inputs::kBf16);
+  internal::ExpertGradientItem(pool, "canned.expert_weight_gradient_bf16", Inputs::kBf16, &items);
   return items.Take();
 }
 

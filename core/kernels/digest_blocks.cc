@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <span>
+#include <utility>
 
+#include "core/base/check.h"
 #include "core/kernels/digest_items.h"
 #include "core/kernels/gated_delta.h"
 #include "core/kernels/isa.h"
 #include "core/kernels/latent_attention.h"
 #include "core/kernels/moe_experts.h"
 #include "core/kernels/moe_router.h"
+#include "core/kernels/order.h"
 
 namespace titan::kernels::internal {
 namespace {
@@ -105,7 +108,62 @@ struct LatentRun {
   Segment segment;
 };
 
+// The rows that the experts of a canned plan multiply, gathered.
+constexpr int64_t kDepth = 512;
+
+Floats GatheredRows(Pool& pool, const ExpertPlan& plan) {
+  const Floats x = Canned(207, kRows * kDepth);
+  Floats gathered(static_cast<size_t>(plan.places() * kDepth));
+  GatherPlaces(pool, plan, x.data(), kDepth, gathered.data());
+  return gathered;
+}
+
 }  // namespace
+
+void ExpertLinearItem(Pool& pool, std::string name, Element element, Inputs inputs, Items* items) {
+  const ExpertPlan plan = MoeRun(pool).plan;
+  constexpr int64_t kWidth = MoeRun::kWidth;
+  std::vector<Floats> f32, biases;
+  std::vector<std::vector<BFloat16>> bf16;
+  std::vector<ConstPanels> panels;
+  std::vector<const float*> bias;
+  for (uint32_t e = 0; e < static_cast<uint32_t>(plan.experts()); ++e) {
+    const Floats rows = Canned(300 + e, kWidth * kDepth, 0.1f);
+    if (element == Element::kF32) {
+      f32.emplace_back(static_cast<size_t>(PanelFloats(kWidth, kDepth)));
+      PackPanels(pool, rows.data(), kWidth, kDepth, f32.back().data());
+      panels.push_back(f32.back().data());
+    } else {
+      bf16.emplace_back(static_cast<size_t>(PanelElements(element, kWidth, kDepth)));
+      TITAN_CHECK(PackPanels(pool, rows.data(), kWidth, kDepth, bf16.back().data()));
+      panels.push_back(bf16.back().data());
+    }
+    biases.push_back(Canned(400 + e, kWidth));
+    bias.push_back(biases.back().data());
+  }
+  Floats out(static_cast<size_t>(plan.places() * kWidth));
+  ExpertLinear(pool, plan, GatheredRows(pool, plan).data(), kDepth,
+               {panels, bias, kWidth, LeafCount(kDepth, 0), out.data()}, inputs);
+  items->Hash(std::move(name), out);
+}
+
+void ExpertGradientItem(Pool& pool, std::string name, Inputs inputs, Items* items) {
+  const ExpertPlan plan = MoeRun(pool).plan;
+  constexpr int64_t kWidth = MoeRun::kWidth;
+  const Floats dy = Canned(208, plan.places() * kWidth);
+  const int64_t floats = PanelFloats(kWidth, kDepth);
+  Floats sums(static_cast<size_t>(plan.experts() * floats), 0.0f),
+      bias_sums(static_cast<size_t>(plan.experts() * kWidth), 0.0f);
+  std::vector<float*> accumulators, bias_accumulators;
+  for (int64_t e = 0; e < plan.experts(); ++e) {
+    accumulators.push_back(sums.data() + e * floats);
+    bias_accumulators.push_back(bias_sums.data() + e * kWidth);
+  }
+  const RowRange units[] = {{0, 8}, {8, kRows}};
+  ExpertWeightGradient(pool, plan, units, GatheredRows(pool, plan).data(), dy.data(), kWidth,
+                       kDepth, accumulators, bias_accumulators, inputs);
+  items->Hash(std::move(name), sums, bias_sums);
+}
 
 std::vector<ContractItem> ForwardBlockItems(Pool& pool) {
   const NumericThread environment;
@@ -113,6 +171,7 @@ std::vector<ContractItem> ForwardBlockItems(Pool& pool) {
   const MoeRun moe(pool);
   items.Hash("canned.router", moe.all_ids, moe.all_weights);
   items.Hash("canned.experts", moe.y, moe.gated);
+  ExpertLinearItem(pool, "canned.expert_linear", Element::kF32, Inputs::kF32, &items);
   const DeltaRun delta(pool);
   items.Hash("canned.gated_delta", delta.out, delta.starts);
   const LatentRun latent(pool);
@@ -134,6 +193,7 @@ std::vector<ContractItem> TrainingBlockItems(Pool& pool) {
   BoundedGateBackward(pool, {1.5f, 1.702f, 1.0f}, static_cast<int64_t>(dgate.size()),
                       moe.out.data(), moe.gated.data(), dout.data(), dgate.data(), dup.data());
   items.Hash("canned.experts_gradient", dweights, dx, dgate, dup);
+  ExpertGradientItem(pool, "canned.expert_weight_gradient", Inputs::kF32, &items);
 
   const DeltaRun delta(pool);
   const Floats ddelta = Canned(215, static_cast<int64_t>(delta.out.size()));

@@ -14,6 +14,7 @@
 #include "core/base/hash.h"
 #include "core/base/philox.h"
 #include "core/kernels/digest.h"
+#include "core/kernels/panels.h"
 #include "core/kernels/pool.h"
 
 namespace titan::kernels::internal {
@@ -67,6 +68,11 @@ class Items {
 // Of mixtures of experts, the gated delta rule and latent attention.
 std::vector<ContractItem> ForwardBlockItems(Pool& pool);
 std::vector<ContractItem> TrainingBlockItems(Pool& pool);
+
+// A linear for every expert on the rows that chose it, in one of the modes; and the experts' weight
+// gradients, whose panels are f32 in all of them.
+void ExpertLinearItem(Pool& pool, std::string name, Element element, Inputs inputs, Items* items);
+void ExpertGradientItem(Pool& pool, std::string name, Inputs inputs, Items* items);
 
 }  // namespace titan::kernels::internal
 
