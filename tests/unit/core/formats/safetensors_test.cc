@@ -346,6 +346,40 @@ TEST(HfFolderTest, HalfPrecisionTensorsAreWidenedExactly) {
   }
 }
 
+// The norm's 16 numbers, the last tensor of the file, in a type that no loader converts.
+TEST(HfFolderTest, TypesWithoutAConversionAreRefusedByTensorAndType) {
+  const std::string whole = ReadBytes(CasePath("safetensors/tied_with_head/model.safetensors"));
+  uint64_t length = 0;
+  std::memcpy(&length, whole.data(), sizeof(length));
+  const std::string header = whole.substr(sizeof(length), length);
+  const std::pair<const char*, size_t> types[] = {{"F64", 8}, {"I8", 1}, {"F8_E4M3", 1}};
+  for (const auto& [type, bytes] : types) {
+    SCOPED_TRACE(type);
+    std::string changed = header;
+    const size_t norm = changed.find("\"model.norm.weight\"");
+    ASSERT_NE(norm, std::string::npos);
+    const size_t dtype = changed.find("\"F32\"", norm);
+    ASSERT_NE(dtype, std::string::npos);
+    changed.replace(dtype, 5, std::string("\"") + type + "\"");
+    const size_t begin = changed.find('[', changed.find("\"data_offsets\"", norm)) + 1;
+    const size_t end = changed.find(']', begin);
+    const size_t offset = std::stoul(changed.substr(begin));
+    ASSERT_EQ(offset + 16 * sizeof(float), whole.size() - sizeof(length) - length);
+    changed.replace(begin, end - begin,
+                    std::to_string(offset) + ", " + std::to_string(offset + 16 * bytes));
+    const TempFolder folder;
+    WriteBytes(folder.path("model.safetensors"), FileOf(changed, 0) +
+                                                     whole.substr(sizeof(length) + length, offset) +
+                                                     std::string(16 * bytes, '\0'));
+    WriteBytes(folder.path("config.json"),
+               ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+    const Status status = OpenModelSource(folder.path()).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented) << status;
+    EXPECT_THAT(MessageOf(status),
+                HasSubstr(std::string("tensor model.norm.weight: dtype ") + type));
+  }
+}
+
 TEST(HfFolderTest, TheDefaultTemplateOfTheTokenizerConfigIsRead) {
   const TempFolder folder;
   for (const char* leaf : {"config.json", "model.safetensors"}) {
