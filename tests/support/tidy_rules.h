@@ -26,6 +26,7 @@ struct SourceFile {
 using Findings = std::vector<std::string>;
 
 inline constexpr size_t kMaxLines = 800;
+inline constexpr size_t kMaxContractLines = 300;  // of docs/numerics.md, which is to be read whole
 inline constexpr size_t kMaxTorchFiles = 25;
 
 inline bool InFolder(std::string_view path, std::string_view folder) {
@@ -347,11 +348,13 @@ inline Findings CheckLicence(const SourceFile& file) {
 }
 
 inline Findings CheckLength(const SourceFile& file) {
-  if (!IsSource(file.path)) return {};
+  const bool contract = file.path == "docs/numerics.md";
+  if (!IsSource(file.path) && !contract) return {};
   const auto lines = static_cast<size_t>(std::count(file.text.begin(), file.text.end(), '\n'));
-  if (lines <= kMaxLines) return {};
-  return {file.path + ": " + std::to_string(lines) + " lines, at most " +
-          std::to_string(kMaxLines) + "; split it by what it does"};
+  const size_t most = contract ? kMaxContractLines : kMaxLines;
+  if (lines <= most) return {};
+  return {file.path + ": " + std::to_string(lines) + " lines, at most " + std::to_string(most) +
+          (contract ? "; say it shorter" : "; split it by what it does")};
 }
 
 // ---- determinism

@@ -41,6 +41,7 @@ TEST(TidyTree, IsRead) {
   EXPECT_TRUE(named("tests/unit/tidy/tidy_test.cc"));
   EXPECT_TRUE(named("core/base/status.h"));
   EXPECT_TRUE(named("CMakeLists.txt"));
+  EXPECT_TRUE(named("docs/numerics.md"));
   for (const SourceFile& file : Tree()) {
     EXPECT_FALSE(file.path.starts_with("build") || file.path.starts_with("third_party"))
         << file.path;
@@ -201,6 +202,10 @@ TEST(TidyRule, Licence) {
 TEST(TidyRule, Length) {
   EXPECT_THAT(CheckLength({"a.cc", std::string(800, '\n')}), IsEmpty());
   EXPECT_EQ(CheckLength({"a.cc", std::string(801, '\n')}).size(), 1u);
+  EXPECT_THAT(CheckLength({"docs/numerics.md", std::string(300, '\n')}), IsEmpty());
+  EXPECT_THAT(CheckLength({"docs/numerics.md", std::string(301, '\n')}),
+              ElementsAre(HasSubstr("docs/numerics.md: 301 lines, at most 300")));
+  EXPECT_THAT(CheckLength({"docs/tutorial.md", std::string(900, '\n')}), IsEmpty());
 }
 
 TEST(TidyRule, Containers) {
