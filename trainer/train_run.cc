@@ -16,6 +16,7 @@
 #include "core/kernels/order.h"
 #include "core/kernels/sampling.h"
 #include "trainer/contract.h"
+#include "trainer/gradient_digest.h"
 
 namespace titan::trainer {
 namespace {
@@ -170,6 +171,7 @@ Status TrainRun::AgreeWithRanks() {
     items.push_back({"max_pack_tokens", std::to_string(config_.max_pack_rows)});
     items.push_back({"max_sequence_tokens", std::to_string(config_.max_sequence_tokens)});
     items.push_back({"recompute", std::to_string(static_cast<int>(config_.recompute))});
+    items.push_back({"digest_gradient", config_.digest_gradient ? "true" : "false"});
     TITAN_RETURN_IF_ERROR(AgreeOnContract(*tensor_ranks_, items));
   }
   return OkStatus();
@@ -327,11 +329,13 @@ Status TrainRun::AccumulateShard(const Shard& shard, const UpdateCounts& counts,
     for (const TrainingSample* sample : batch.samples) {
       const size_t n = sample->reply.size();
       const double weight = AggregationWeight(config_.aggregation, counts, static_cast<int64_t>(n));
+      const std::span<const float> of_sample = std::span(log_probs).subspan(at, n);
       const SequenceLoss loss =
-          PolicySequenceLoss(config_.loss, std::span(log_probs).subspan(at, n), sample->log_probs,
-                             sample->advantage, weight, std::span(derivative).subspan(at, n));
+          PolicySequenceLoss(config_.loss, of_sample, sample->log_probs, sample->advantage, weight,
+                             std::span(derivative).subspan(at, n));
       at += n;
-      figures->push_back({loss.loss, loss.ratio_sum, loss.ratio_max, loss.clipped_tokens});
+      figures->push_back({loss.loss, loss.ratio_sum, loss.ratio_max, loss.clipped_tokens,
+                          Hash64(of_sample.data(), of_sample.size_bytes())});
     }
     std::vector<float> by_row(derivative.size());
     for (size_t i = 0; i < derivative.size(); ++i) {
@@ -372,7 +376,20 @@ double TrainRun::GradientNorm(const float* gradient) {
   return std::sqrt(total);
 }
 
+Hash128 TrainRun::WholeGradientDigest(const float* gradient) {
+  const Hash128 own = GradientDigest(pool_, decoder_.master_table(), gradient);
+  if (tensor_ == nullptr) return own;
+  Hash128 sum;
+  for (int from = 0; from < tensor_->shard().size; ++from) {
+    Hash128 part = own;
+    tensor_->Share(from, std::as_writable_bytes(std::span(&part, 1)));
+    sum += part;
+  }
+  return sum;
+}
+
 Status TrainRun::Step(float* gradient, UpdateResult* result) {
+  if (config_.digest_gradient) result->gradient_digest = WholeGradientDigest(gradient);
   result->gradient_norm = GradientNorm(gradient);
   if (tensor_ != nullptr) TITAN_RETURN_IF_ERROR(tensor_->status());
   const auto scale = kernels::ClipScale(result->gradient_norm, config_.max_gradient_norm);
@@ -570,6 +587,7 @@ StatusOr<UpdateResult> TrainRun::Update(std::span<const TrainingSample> samples,
       result.ratio_mean += figure->ratio_sum;
       result.ratio_max = std::max(result.ratio_max, figure->ratio_max);
       result.clip_fraction += static_cast<double>(figure->clipped_tokens);
+      result.log_prob_digest = HashFields(result.log_prob_digest, figure->log_probs_hash);
       ++figure;
     }
   }

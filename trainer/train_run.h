@@ -31,6 +31,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/hash.h"
 #include "core/base/status.h"
 #include "core/kernels/optimizer.h"
 #include "core/kernels/pool.h"
@@ -61,7 +62,8 @@ struct TrainConfig {
   // once, forward and backward: another order of the gradients' sums, the same log-probs. 0: never.
   int64_t shared_group_tokens = 1024;
   model::Recompute recompute = model::Recompute::kNone;  // memory against time, not the result
-  bool snapshots = false;  // memory for TakeSnapshot: three more arrays of the master's size
+  bool snapshots = false;        // memory for TakeSnapshot: three more arrays of the master's size
+  bool digest_gradient = false;  // UpdateResult::gradient_digest: one more pass over the gradient
 };
 
 struct ParityDifference {
@@ -90,6 +92,11 @@ struct UpdateResult {
   int64_t tokens_trained = 0;
   int64_t sample_tokens_max = 0;  // prompt and reply of the longest trained sample
   ParityResult parity;            // of the loss's own forward, when asked for
+  // Facts of the step that no layout of packs and ranks changes: of every trained token's log-prob,
+  // in plan order; and of the whole gradient before clipping (gradient_digest.h), zero unless the
+  // config asks for it.
+  uint64_t log_prob_digest = 0;
+  Hash128 gradient_digest;
   double forward_seconds = 0.0;
   double backward_seconds = 0.0;
   double optimizer_seconds = 0.0;
@@ -165,6 +172,7 @@ class TrainRun {
     double ratio_sum = 0.0;
     double ratio_max = 0.0;
     int64_t clipped_tokens = 0;
+    uint64_t log_probs_hash = 0;
   };
   // The sum of the gradients of a subtree, in buffer gradients_[buffer].
   struct OpenSum {
@@ -203,6 +211,7 @@ class TrainRun {
                          ParityResult* parity);
   Status Step(float* gradient, UpdateResult* result);
   double GradientNorm(const float* gradient);
+  Hash128 WholeGradientDigest(const float* gradient);
   // The error of any rank of the tensor group, to all of them.
   Status AgreeOn(const Status& own) { return tensor_ == nullptr ? own : tensor_->Agree(own); }
   void ForBlocks(int64_t bytes, const std::function<void(int64_t begin, int64_t count)>& body);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(trainer_test LABEL unit
-  SOURCES unit/trainer/contract_test.cc unit/trainer/packing_test.cc
-    unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc
+  SOURCES unit/trainer/contract_test.cc unit/trainer/gradient_digest_test.cc
+    unit/trainer/packing_test.cc unit/trainer/policy_loss_test.cc unit/trainer/ranks_test.cc
     unit/trainer/train_state_test.cc
   USES trainer core/model core/formats core/kernels)
 titan_test(policy_loss_golden_test LABEL golden SOURCES golden_runner/policy_loss_golden_test.cc
