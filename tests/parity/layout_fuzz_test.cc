@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: five updates by 1, 2, 3, 4 or 8 data ranks of 1, 2 or 4 tensor-parallel ranks each, in
-// threads or in processes of their own, with random packs, kernel threads and recomputation, leave
-// the same weights and the same figures, bit for bit. Method: the real TrainRun on samples of the
-// real engine; one rank alone is the expectation; another number of shards, and one bit changed
-// between ranks, must differ from it. A few layouts by default, TITAN_LAYOUTS=N for N rounds of all
-// of them.
+// threads or in processes of their own, in every mode, with random packs, kernel threads and
+// recomputation, have the same log-probs and gradients in every step and leave the same weights,
+// bit for bit. Method: the real TrainRun on samples of the real engine, several units and packs a
+// shard; the expectation of a mode is one rank alone, its packs, threads and recomputation as
+// random as all others'. Another number of shards, and one bit changed between ranks, must differ
+// from it. A few layouts by default, TITAN_LAYOUTS=N for N rounds of all of them.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <ostream>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -24,54 +30,66 @@
 namespace titan {
 namespace {
 
+using testing::ShardPacks;
 using testing::SharedMemoryRanks;
 using testing::SharedWindow;
 using trainer::TrainConfig;
 using trainer::TrainingSample;
 
 constexpr int kSteps = 5;
+constexpr int64_t kSharedGroupTokens = 100;  // of the groups some share their prompt, some do not
 
 // What every rank must end with.
 struct Outcome {
+  struct Step {
+    double loss = 0.0;
+    double ratio_max = 0.0;
+    double gradient_norm = 0.0;
+    uint64_t log_probs = 0;
+    Hash128 gradient;
+
+    bool operator==(const Step&) const = default;
+  };
+  std::array<Step, kSteps> steps;
   uint64_t weights = 0;
-  double loss = 0.0;
-  double ratio_max = 0.0;
-  double gradient_norm = 0.0;
   uint64_t tokens_compared = 0;
   uint64_t tokens_differing = 0;
 
   bool operator==(const Outcome&) const = default;
 };
 
+void PrintTo(const Outcome& outcome, std::ostream* out) {
+  for (const Outcome::Step& step : outcome.steps) {
+    *out << "\n  log-probs " << ToHex(step.log_probs) << ", loss " << step.loss << ", gradient "
+         << ToHex(step.gradient) << " of norm " << step.gradient_norm;
+  }
+  *out << "\n  weights " << ToHex(outcome.weights) << ", " << outcome.tokens_differing << " of "
+       << outcome.tokens_compared << " tokens differ from the rollout";
+}
+
+struct RankResult {
+  Outcome outcome;
+  uint32_t samples_per_pack_min = 0;  // of the first update, all ranks' packs
+};
+
 struct Way {
   int data = 1;
   int tensor = 1;
-  int shards = 8;
+  model::Mode mode = model::Mode::kF32;
+  int shards = 0;
+  int steps = kSteps;
   // Of each data rank; those of its tensor group compute the same packs in the same way.
   std::vector<int64_t> pack_rows;
   std::vector<model::Recompute> recompute;
   std::vector<int> threads;  // of each rank
-  bool change_a_bit = false;
+  int changed_exchange = 0;  // of a tensor group, counted from 1; 0: none
 
   int ranks() const { return data * tensor; }
   std::string name() const {
-    return std::to_string(data) + " data x " + std::to_string(tensor) + " tensor ranks";
+    return std::to_string(data) + " data x " + std::to_string(tensor) + " tensor ranks in " +
+           std::string(ModeName(mode));
   }
 };
-
-Way RandomWay(int data, int tensor, testing::TestRandom& random) {
-  Way way;
-  way.data = data;
-  way.tensor = tensor;
-  for (int rank = 0; rank < data; ++rank) {
-    way.pack_rows.push_back(1151 + random.Below(3000));
-    way.recompute.push_back(static_cast<model::Recompute>(random.Below(3)));
-  }
-  for (int rank = 0; rank < way.ranks(); ++rank) {
-    way.threads.push_back(static_cast<int>(1 + random.Below(2)));
-  }
-  return way;
-}
 
 // The windows of a layout: rank r is data rank r / tensor and tensor rank r % tensor.
 struct Windows {
@@ -87,48 +105,69 @@ struct Windows {
 // One bit of one exchange, the same for every rank that receives it.
 class ChangedRanks final : public model::Ranks {
  public:
-  explicit ChangedRanks(model::Ranks& ranks) : ranks_(ranks) {}
+  ChangedRanks(model::Ranks& ranks, int exchange) : ranks_(ranks), left_(exchange) {}
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
   Status AllGather(std::span<const std::span<std::byte>> parts) override {
     const Status status = ranks_.AllGather(parts);
-    if (++count_ == 40) parts.back()[1] ^= std::byte{1};  // of a layer's forward
+    if (--left_ == 0) parts.back()[1] ^= std::byte{1};
     return status;
   }
 
  private:
   model::Ranks& ranks_;
-  int count_ = 0;
+  int left_;
 };
 
 class LayoutFuzzTest : public ::testing::Test {
  protected:
+  // What the layouts of a mode start from.
+  struct Start {
+    testing::TinyModel model;
+    std::vector<TrainingSample> samples;
+  };
+
   void SetUp() override {
-    test::SmallModelOptions options;
-    options.hidden_size = 96;
-    options.intermediate_size = 192;
-    options.vocab_size = 2100;
-    options.num_heads = 4;
-    options.num_kv_heads = 2;
-    options.head_dim = 24;
-    options.tie_embeddings = true;
-    config_ = test::SmallModelConfig(options);
-    kernels::Pool pool(1);
-    model_.decoder = *model::Decoder::Create(config_, 256);
-    const model::ParameterTable& table = model_.decoder->table();
-    values_ = test::SmallModelWeights(table, 77, options);
-    model_.slot = Store(pool, table);
-    model_.master = Store(pool, model_.decoder->master_table());
-    samples_ = testing::Rollout(model_, pool);
-    const uint32_t num_groups = samples_.back().group_index + 1;
-    const std::vector<TrainingSample> once = samples_;
-    for (uint32_t i = 1; i < 3; ++i) {
-      for (TrainingSample sample : once) {
-        sample.group_index += i * num_groups;
-        sample.id = SampleId{sample.id.value + i};
-        samples_.push_back(std::move(sample));
-      }
+    options_.hidden_size = 96;
+    options_.intermediate_size = 192;
+    options_.vocab_size = 2100;
+    options_.num_heads = 4;
+    options_.num_kv_heads = 2;
+    options_.head_dim = 24;
+    options_.tie_embeddings = true;
+    config_ = test::SmallModelConfig(options_);
+  }
+
+  Way RandomWay(int data, int tensor, model::Mode mode, testing::TestRandom& random) const {
+    Way way;
+    way.data = data;
+    way.tensor = tensor;
+    way.mode = mode;
+    way.shards = num_shards_;
+    for (int rank = 0; rank < data; ++rank) {
+      way.pack_rows.push_back(1151 + random.Below(1500));
+      way.recompute.push_back(static_cast<model::Recompute>(random.Below(3)));
     }
+    for (int rank = 0; rank < way.ranks(); ++rank) {
+      way.threads.push_back(static_cast<int>(1 + random.Below(2)));
+    }
+    return way;
+  }
+
+  // Made before any rank runs.
+  const Start& StartOf(model::Mode mode) {
+    const auto [it, fresh] = starts_.try_emplace(mode);
+    Start& start = it->second;
+    if (!fresh) return start;
+    kernels::Pool pool(1);
+    start.model.decoder = *model::Decoder::Create(config_, 256, mode);
+    const model::ParameterTable& table = start.model.decoder->table();
+    values_ = test::SmallModelWeights(table, 77, options_);
+    start.model.slot = Store(pool, table);
+    start.model.master = Store(pool, start.model.decoder->master_table());
+    start.samples =
+        testing::Drawn(testing::Rollout(start.model, pool), static_cast<uint32_t>(7 * num_shards_));
+    return start;
   }
 
   // The weights, or a rank's part of them.
@@ -142,68 +181,74 @@ class LayoutFuzzTest : public ::testing::Test {
     return slot;
   }
 
-  Outcome Train(const Way& way, int rank, Windows& windows) {
+  RankResult Train(const Way& way, int rank, const Start& start, Windows& windows) {
     const int data = rank / way.tensor, tensor = rank % way.tensor;
     SharedMemoryRanks data_ranks(*windows.data[static_cast<size_t>(tensor)], data);
     SharedMemoryRanks tensor_ranks(*windows.tensor[static_cast<size_t>(data)], tensor);
-    ChangedRanks changed(tensor_ranks);
+    ChangedRanks changed(tensor_ranks, way.changed_exchange);
     kernels::Pool pool(way.threads[static_cast<size_t>(rank)]);
     TrainConfig config;
     config.num_shards = way.shards;
+    config.shared_group_tokens = kSharedGroupTokens;
     config.max_pack_rows = way.pack_rows[static_cast<size_t>(data)];
     config.recompute = way.recompute[static_cast<size_t>(data)];
-    const auto decoder =
-        *model::Decoder::Create(config_, 256, model::Mode::kF32, {tensor, way.tensor});
+    config.digest_gradient = true;
+    const auto decoder = *model::Decoder::Create(config_, 256, way.mode, {tensor, way.tensor});
     const model::Floats master = Store(pool, decoder->master_table());
-    model::Ranks* group = way.change_a_bit ? static_cast<model::Ranks*>(&changed) : &tensor_ranks;
-    auto run =
-        testing::MakeRun(*decoder, master.get(), pool, config,
-                         way.data == 1 ? nullptr : &data_ranks, way.tensor == 1 ? nullptr : group);
-    Outcome outcome;
-    for (int step = 0; step < kSteps; ++step) {
-      const auto update = run->Update(samples_, samples_.back().group_index + 1, step == 0);
+    auto run = testing::MakeRun(*decoder, master.get(), pool, config,
+                                way.data == 1 ? nullptr : &data_ranks,
+                                way.tensor == 1 ? nullptr : &changed);
+    const int64_t num_groups = start.samples.back().group_index + 1;
+    RankResult result;
+    Outcome& outcome = result.outcome;
+    for (int step = 0; step < way.steps; ++step) {
+      const auto update = run->Update(start.samples, num_groups, step == 0);
       if (!update.ok()) {
         ADD_FAILURE() << "rank " << rank << ": " << update.status();
         return {};
       }
-      outcome.loss = update->loss;
-      outcome.ratio_max = update->ratio_max;
-      outcome.gradient_norm = update->gradient_norm;
+      outcome.steps[static_cast<size_t>(step)] = {update->loss, update->ratio_max,
+                                                  update->gradient_norm, update->log_prob_digest,
+                                                  update->gradient_digest};
       outcome.tokens_compared += update->parity.tokens_compared;
       outcome.tokens_differing += update->parity.tokens_differing;
+      if (step == 0) result.samples_per_pack_min = update->parity.samples_per_pack_min;
     }
     // Under the first version's slot, whole on every rank, the samples are what they were.
-    const auto parity = run->Compare(model_.slot.get(), samples_);
+    const auto parity =
+        run->Compare(start.model.slot.get(), std::span(start.samples).first(kCompared));
     EXPECT_TRUE(parity.ok()) << parity.status();
     outcome.tokens_compared += parity->tokens_compared;
     outcome.tokens_differing += parity->tokens_differing;
     std::vector<float> slot(static_cast<size_t>(decoder->whole_table().slot_floats()));
     EXPECT_TRUE(run->WriteSlot(slot.data()).ok());
     outcome.weights = Hash64(slot.data(), slot.size() * sizeof(float));
-    return outcome;
+    return result;
   }
 
-  std::vector<Outcome> InThreads(const Way& way) {
+  std::vector<RankResult> InThreads(const Way& way) {
+    const Start& start = StartOf(way.mode);
     Windows windows(way);
-    std::vector<Outcome> outcomes(static_cast<size_t>(way.ranks()));
+    std::vector<RankResult> results(static_cast<size_t>(way.ranks()));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < way.ranks(); ++rank) {
       threads.emplace_back(
-          [&, rank] { outcomes[static_cast<size_t>(rank)] = Train(way, rank, windows); });
+          [&, rank] { results[static_cast<size_t>(rank)] = Train(way, rank, start, windows); });
     }
     for (std::thread& thread : threads) thread.join();
-    return outcomes;
+    return results;
   }
 
-  std::vector<Outcome> InProcesses(const Way& way) {
+  std::vector<RankResult> InProcesses(const Way& way) {
+    const Start& start = StartOf(way.mode);
     Windows windows(way);
-    SharedWindow results(1);
-    auto* outcomes = reinterpret_cast<Outcome*>(results.bytes());
+    SharedWindow memory(1);
+    auto* results = reinterpret_cast<RankResult*>(memory.bytes());
     std::vector<pid_t> children;
     for (int rank = 0; rank < way.ranks(); ++rank) {
       const pid_t child = fork();
       if (child == 0) {
-        outcomes[rank] = Train(way, rank, windows);
+        results[rank] = Train(way, rank, start, windows);
         _exit(HasFailure() ? 1 : 0);
       }
       children.push_back(child);
@@ -213,33 +258,63 @@ class LayoutFuzzTest : public ::testing::Test {
       EXPECT_EQ(waitpid(child, &status, 0), child);
       EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     }
-    return {outcomes, outcomes + way.ranks()};
+    return {results, results + way.ranks()};
   }
 
+  std::vector<ShardPacks> Packs(const Way& way) {
+    std::vector<int64_t> pack_rows(static_cast<size_t>(way.shards));
+    for (int rank = 0; rank < way.data; ++rank) {
+      for (const trainer::Subtree& own : trainer::SubtreesOf(way.shards, way.data, rank)) {
+        std::fill_n(pack_rows.begin() + own.first, own.size,
+                    way.pack_rows[static_cast<size_t>(rank)]);
+      }
+    }
+    return testing::PacksOf(StartOf(way.mode).samples, pack_rows, kSharedGroupTokens);
+  }
+
+  static constexpr size_t kCompared = 64;
+  int num_shards_ = 4;
+  test::SmallModelOptions options_;
   formats::ModelConfig config_;
   std::vector<std::vector<float>> values_;
-  testing::TinyModel model_;
-  std::vector<TrainingSample> samples_;
+  std::map<model::Mode, Start> starts_;
 };
 
 TEST_F(LayoutFuzzTest, EveryLayoutOfRanksLeavesTheSameBits) {
   const char* wanted = std::getenv("TITAN_LAYOUTS");
   const int rounds = wanted == nullptr ? 0 : std::atoi(wanted);
-  testing::TestRandom random(static_cast<uint64_t>(31 + rounds));
-  const Outcome expected = InProcesses(RandomWay(1, 1, random)).front();
-  EXPECT_NE(expected.weights, 0u);
-  EXPECT_GT(expected.tokens_compared, 600u);
-  EXPECT_EQ(expected.tokens_differing, 0u);
+  num_shards_ = rounds == 0 ? 4 : 8;  // what eight data ranks need
+  testing::TestRandom random(static_cast<uint64_t>(43 + rounds));
+  std::map<model::Mode, Outcome> expected;
+  std::set<std::vector<ShardPacks>> compositions;
+  int layouts = 0;
   const auto check = [&](int data, int tensor, bool processes) {
-    const Way way = RandomWay(data, tensor, random);
-    for (const Outcome& outcome : processes ? InProcesses(way) : InThreads(way)) {
-      ASSERT_EQ(outcome, expected) << way.name() << (processes ? " in processes" : " in threads");
+    if (HasFailure()) return;
+    const auto mode = static_cast<model::Mode>(random.Below(3));
+    const auto [it, fresh] = expected.try_emplace(mode);
+    if (fresh) {
+      it->second = InProcesses(RandomWay(1, 1, mode, random)).front().outcome;
+      EXPECT_NE(it->second.weights, 0u);
+      EXPECT_GT(it->second.tokens_compared, 4000u);
+      EXPECT_EQ(it->second.tokens_differing, 0u);
+    }
+    const Way way = RandomWay(data, tensor, mode, random);
+    const std::vector<ShardPacks> packs = Packs(way);
+    for (const ShardPacks& shard : packs) {
+      ASSERT_GE(shard.num_units, 3u);
+      ASSERT_GE(shard.samples_per_pack.size(), 2u);
+    }
+    compositions.insert(packs);
+    ++layouts;
+    for (const RankResult& result : processes ? InProcesses(way) : InThreads(way)) {
+      ASSERT_EQ(result.outcome, it->second)
+          << way.name() << (processes ? " in processes" : " in threads");
+      ASSERT_EQ(result.samples_per_pack_min, testing::SamplesPerPackMin(packs));
     }
   };
   if (rounds == 0) {
     check(3, 1, /*processes=*/true);
     check(2, 2, /*processes=*/true);
-    check(8, 1, /*processes=*/false);
     check(1, 4, /*processes=*/false);
     check(3, 2, /*processes=*/false);
     check(4, 2, /*processes=*/false);
@@ -252,24 +327,44 @@ TEST_F(LayoutFuzzTest, EveryLayoutOfRanksLeavesTheSameBits) {
       }
     }
   }
+  if (HasFailure()) return;
+  EXPECT_EQ(expected.size(), 3u);  // every mode was drawn
+  EXPECT_NE(expected[model::Mode::kF32].steps[0].gradient,
+            expected[model::Mode::kW16].steps[0].gradient);
+  EXPECT_NE(expected[model::Mode::kW16].steps[0].gradient,
+            expected[model::Mode::kBf16].steps[0].gradient);
+  std::printf("%d layouts, %zu compositions of packs\n", layouts, compositions.size());
+  EXPECT_GE(compositions.size(), static_cast<size_t>(layouts) / 2);
 }
 
 TEST_F(LayoutFuzzTest, AnotherOrderOrOneChangedBitIsSeen) {
   testing::TestRandom random(32);
-  Way way = RandomWay(1, 2, random);
-  const Outcome expected = InThreads(RandomWay(1, 1, random)).front();
-  EXPECT_EQ(InThreads(way).front(), expected);
-  way.shards = 4;  // another contract
-  EXPECT_NE(InThreads(way).front().weights, expected.weights);
-  way.shards = 8;
-  way.change_a_bit = true;
-  EXPECT_NE(InThreads(way).front().weights, expected.weights);
+  const auto first = [&](Way way) {
+    way.steps = 1;
+    return InThreads(way).front().outcome.steps[0];
+  };
+  Way way = RandomWay(1, 2, model::Mode::kF32, random);
+  const Outcome::Step expected = first(RandomWay(1, 1, model::Mode::kF32, random));
+  EXPECT_EQ(first(way), expected);
+  way.shards = num_shards_ / 2;  // another contract: another order of the gradient's sums alone
+  Outcome::Step other = first(way);
+  EXPECT_EQ(other.log_probs, expected.log_probs);
+  EXPECT_NE(other.gradient, expected.gradient);
+  way.shards = num_shards_;
+  way.changed_exchange = 20;  // of the first forward
+  other = first(way);
+  EXPECT_NE(other.log_probs, expected.log_probs);
+  EXPECT_NE(other.gradient, expected.gradient);
+  way.changed_exchange = 40;  // of the first backward
+  other = first(way);
+  EXPECT_EQ(other.log_probs, expected.log_probs);
+  EXPECT_NE(other.gradient, expected.gradient);
 }
 
 TEST_F(LayoutFuzzTest, ARankOfOtherSettingsIsRefusedByName) {
   const auto refused = [&](int data, int tensor, void (*change)(TrainConfig&)) {
     testing::TestRandom random(33);
-    const Way way = RandomWay(data, tensor, random);
+    const Way way = RandomWay(data, tensor, model::Mode::kF32, random);
     Windows windows(way);
     std::vector<Status> statuses(2);
     std::vector<std::thread> threads;
@@ -303,6 +398,9 @@ TEST_F(LayoutFuzzTest, ARankOfOtherSettingsIsRefusedByName) {
   // No part of the contract, but of what a tensor group exchanges.
   EXPECT_NE(refused(1, 2, [](TrainConfig& c) { c.max_pack_rows = 4096; }).find("'max_pack_tokens'"),
             std::string::npos);
+  EXPECT_NE(
+      refused(1, 2, [](TrainConfig& c) { c.digest_gradient = true; }).find("'digest_gradient'"),
+      std::string::npos);
 }
 
 TEST_F(LayoutFuzzTest, MoreRanksThanShardsAreRefused) {
@@ -312,8 +410,9 @@ TEST_F(LayoutFuzzTest, MoreRanksThanShardsAreRefused) {
   TrainConfig config;
   config.num_shards = 2;
   config.shared_group_tokens = 0;
+  const auto decoder = *model::Decoder::Create(config_, 256);
   const auto run = trainer::TrainRun::Create(
-      *model_.decoder, pool, config, [] { return 0.0; }, &ranks);
+      *decoder, pool, config, [] { return 0.0; }, &ranks);
   ASSERT_EQ(run.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(run.status()).find("training.shards"), std::string::npos);
 }

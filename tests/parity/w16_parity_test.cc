@@ -133,27 +133,57 @@ TEST_P(W16ParityTest, TheGradientIsThatOfF32OnThePublishedWeights) {
 }
 
 TEST_P(RoundedParityTest, UpdatesDependOnSamplesAlone) {
+  constexpr int kShards = 2;
+  const auto samples = testing::Drawn(samples_, 16);
+  const int64_t num_groups = samples.back().group_index + 1;
   struct Way {
     int threads;
     int64_t pack_rows;
+    model::Recompute recompute;
     const char* isa;
   };
-  std::set<uint64_t> hashes;
-  for (const Way& way : {Way{1, 1151, "avx512"}, Way{3, 4096, "avx2"}, Way{2, 1200, "auto"}}) {
+  std::set<uint64_t> log_probs, weights;
+  std::set<std::string> gradients;
+  std::set<std::vector<testing::ShardPacks>> compositions;
+  int ways = 0;
+  for (const Way& way : {Way{1, 1151, model::Recompute::kFull, "auto"},
+                         Way{3, 4096, model::Recompute::kNone, "avx2"},
+                         Way{2, 2300, model::Recompute::kSelective, "avx512"}}) {
     if (!kernels::SetIsa(way.isa).ok()) continue;  // reported by the kernels' own tests
+    ++ways;
     kernels::Pool pool(way.threads);
     TrainConfig config;
-    config.num_shards = 2;
+    config.num_shards = kShards;
     config.max_pack_rows = way.pack_rows;
+    config.shared_group_tokens = 128;
+    config.recompute = way.recompute;
+    config.digest_gradient = true;
+    const auto packs =
+        testing::PacksOf(samples, std::vector(kShards, way.pack_rows), config.shared_group_tokens);
+    for (const testing::ShardPacks& shard : packs) EXPECT_GE(shard.num_units, 3u);
+    compositions.insert(packs);
     auto run = MakeRun(model_, pool, config);
+    // Of the second step: its weights are what the first one left.
+    trainer::UpdateResult last;
     for (int step = 0; step < 2; ++step) {
-      ASSERT_TRUE(run->Update(samples_, 4, step == 0).ok());
+      const auto update = run->Update(samples, num_groups, step == 0);
+      ASSERT_TRUE(update.ok()) << update.status();
+      EXPECT_EQ(update->parity.tokens_differing, 0u);
+      if (step == 0) {
+        EXPECT_EQ(update->parity.samples_per_pack_min, testing::SamplesPerPackMin(packs));
+      }
+      last = *update;
     }
+    log_probs.insert(last.log_prob_digest);
+    gradients.insert(ToHex(last.gradient_digest));
     const std::vector<float> slot = Published(*run);
-    hashes.insert(Hash64(slot.data(), slot.size() * sizeof(float)));
+    weights.insert(Hash64(slot.data(), slot.size() * sizeof(float)));
   }
   ASSERT_TRUE(kernels::SetIsa("auto").ok());
-  EXPECT_EQ(hashes.size(), 1u);
+  EXPECT_EQ(compositions.size(), static_cast<size_t>(ways));  // no two ways cut alike
+  EXPECT_EQ(log_probs.size(), 1u);
+  EXPECT_EQ(gradients.size(), 1u);
+  EXPECT_EQ(weights.size(), 1u);
 }
 
 TEST_P(RoundedParityTest, AWeightThatIsNotFiniteInBfloat16IsNotPublished) {

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "generator/engine.h"
+#include "tests/support/kernel_data.h"
 #include "tests/support/tiny_model.h"
 #include "trainer/train_run.h"
 
@@ -69,6 +71,74 @@ inline std::vector<trainer::TrainingSample> Rollout(const TinyModel& model, kern
     return std::pair(a.group_index, a.sample_index) < std::pair(b.group_index, b.sample_index);
   });
   return samples;
+}
+
+// The samples again and again under new group indexes and ids, each with an advantage of its own
+// and its reply cut somewhere, whose log-probs are what they were: many different samples of few.
+inline std::vector<trainer::TrainingSample> Drawn(
+    const std::vector<trainer::TrainingSample>& samples, uint32_t times) {
+  TestRandom random(41);
+  std::vector<trainer::TrainingSample> out;
+  const uint32_t num_groups = samples.back().group_index + 1;
+  for (uint32_t i = 0; i < times; ++i) {
+    for (trainer::TrainingSample sample : samples) {
+      sample.group_index += i * num_groups;
+      sample.id = SampleId{sample.id.value + i};
+      sample.advantage = random.Uniform();
+      const auto length =
+          static_cast<size_t>(1 + random.Below(static_cast<int64_t>(sample.reply.size())));
+      sample.reply.resize(length);
+      sample.log_probs.resize(length);
+      out.push_back(std::move(sample));
+    }
+  }
+  return out;
+}
+
+// How an update lays a shard into packs.
+struct ShardPacks {
+  size_t num_units = 0;
+  std::vector<int64_t> samples_per_pack;
+
+  auto operator<=>(const ShardPacks&) const = default;
+};
+// By the functions that the update uses itself, given the limits of each shard's rank.
+inline std::vector<ShardPacks> PacksOf(const std::vector<trainer::TrainingSample>& samples,
+                                       const std::vector<int64_t>& pack_rows,
+                                       int64_t shared_group_tokens) {
+  const auto num_shards = static_cast<int>(pack_rows.size());
+  std::vector<std::vector<const trainer::TrainingSample*>> shards(pack_rows.size());
+  const int64_t num_groups = samples.back().group_index + 1;
+  for (const trainer::TrainingSample& sample : samples) {
+    const int shard = kernels::ShardOfGroup(sample.group_index, num_groups, num_shards);
+    shards[static_cast<size_t>(shard)].push_back(&sample);
+  }
+  std::vector<ShardPacks> out;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto items = trainer::ItemsOf(shards[i], shared_group_tokens);
+    const auto packs = trainer::PackShard(items, pack_rows[i]);
+    EXPECT_TRUE(packs.ok()) << packs.status();
+    ShardPacks shard;
+    for (const trainer::Pack& pack : *packs) {
+      shard.num_units += pack.units.size();
+      int64_t of_pack = 0;
+      for (int64_t item = pack.first_item; item < pack.first_item + pack.num_items; ++item) {
+        of_pack += items[static_cast<size_t>(item)].num_samples;
+      }
+      shard.samples_per_pack.push_back(of_pack);
+    }
+    out.push_back(std::move(shard));
+  }
+  return out;
+}
+
+// As ParityResult has it.
+inline int64_t SamplesPerPackMin(const std::vector<ShardPacks>& shards) {
+  int64_t smallest = std::numeric_limits<int64_t>::max();
+  for (const ShardPacks& shard : shards) {
+    for (const int64_t samples : shard.samples_per_pack) smallest = std::min(smallest, samples);
+  }
+  return smallest;
 }
 
 // A run of a decoder, which may be a part of a model, and its master weights.

@@ -32,8 +32,9 @@ SmallModelOptions Options(bool tied) {
   return options;
 }
 
-LoadedModel MakeModel(const SmallModelOptions& options, uint64_t seed) {
-  LoadedModel loaded = ModelOf(SmallModelConfig(options));
+LoadedModel MakeModel(const SmallModelOptions& options, uint64_t seed,
+                      model::Mode mode = model::Mode::kF32) {
+  LoadedModel loaded = ModelOf(SmallModelConfig(options), 0, mode);
   kernels::Pool pool(1);
   FillSmallModelSlot(pool, loaded.table(), seed, options, loaded.slot.get());
   return loaded;
@@ -361,8 +362,10 @@ TEST(TrainableDecoderTest, RefusesMisuseByName) {
             StatusCode::kFailedPrecondition);
 }
 
-void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
-  const LoadedModel model = MakeModel(options, 70);
+// The gradient.
+std::vector<float> ExpectComputingAgainChangesNoBit(const SmallModelOptions& options,
+                                                    model::Mode mode) {
+  const LoadedModel model = MakeModel(options, 70, mode);
   Random random(72);
   const std::vector<Microbatch> microbatches = {Microbatch(random, {1300, 7}, 2, 67),
                                                 Microbatch(random, {20, 1, 33, 5}, 4, 67)};
@@ -374,16 +377,16 @@ void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
     model::TrainableDecoder::Limits limits = kLimits;
     limits.recompute = recompute;
     const int64_t memory = model::TrainableDecoder::MemoryNeeded(*model.decoder, limits);
-    EXPECT_LT(memory, last_memory);
+    EXPECT_LT(memory, last_memory) << ModeName(mode);
     last_memory = memory;
     const auto trainable =
         ValueOrDie(model::TrainableDecoder::Create(*model.decoder, pool, limits));
-    GradientMemory gradient(model.table());
+    GradientMemory gradient(model.decoder->master_table());
     std::vector<float> log_probs;
     for (const Microbatch& m : microbatches) {
       std::vector<float> values(m.rows.size());
-      ASSERT_TRUE(trainable->Forward(model.weights, m.batch(), 0.9f, true, values, {}).ok());
-      ASSERT_TRUE(
+      EXPECT_TRUE(trainable->Forward(model.weights, m.batch(), 0.9f, true, values, {}).ok());
+      EXPECT_TRUE(
           trainable->Backward(m.coefficients, {gradient.slot.data(), gradient.tied_rows()}).ok());
       log_probs.insert(log_probs.end(), values.begin(), values.end());
     }
@@ -392,9 +395,19 @@ void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
       expected_log_probs = log_probs;
       expected_gradient = gradient.slot;
     }
-    EXPECT_TRUE(SameBits(log_probs, expected_log_probs));
-    EXPECT_TRUE(SameBits(gradient.slot, expected_gradient));
+    EXPECT_TRUE(SameBits(log_probs, expected_log_probs)) << ModeName(mode);
+    EXPECT_TRUE(SameBits(gradient.slot, expected_gradient)) << ModeName(mode);
   }
+  return expected_gradient;
+}
+
+void ExpectComputingAgainChangesNoBit(const SmallModelOptions& options) {
+  std::vector<std::vector<float>> gradients;
+  for (const auto mode : {model::Mode::kF32, model::Mode::kW16, model::Mode::kBf16}) {
+    gradients.push_back(ExpectComputingAgainChangesNoBit(options, mode));
+  }
+  EXPECT_FALSE(SameBits(gradients[0], gradients[1]));
+  EXPECT_FALSE(SameBits(gradients[1], gradients[2]));
 }
 
 TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
