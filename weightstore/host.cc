@@ -77,6 +77,8 @@ void Host::Send(std::vector<HostCommand> commands) {
   for (const HostCommand& command : commands) {
     std::visit([this](const auto& one) { Do(one); }, command);
   }
+  // All at once: the end of one would let the maker begin the next that nobody wants.
+  maker_.Forget(std::exchange(dropped_unmade_, {}));
   num_done_ += commands.size();
 }
 
@@ -147,7 +149,7 @@ void Host::TakeSlot(const SlotRequest& request, SlotMaker::Made made) {
 void Host::Do(const DropSlot& command) {
   const auto slot = slots_.find(command.slot_id);
   if (slot == slots_.end()) return;
-  if (slot->second.memory == nullptr) maker_.Forget(command.slot_id);
+  if (slot->second.memory == nullptr) dropped_unmade_.insert(command.slot_id);
   slots_.erase(slot);
 }
 

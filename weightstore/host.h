@@ -194,8 +194,9 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   std::map<uint64_t, LeaseReport> leases_;
   std::map<uint64_t, std::set<uint64_t>> leases_of_connection_;
   std::map<uint64_t, Writer> writer_of_connection_;
-  std::set<Writer> gone_writers_;     // that have slots here
-  std::map<uint64_t, Offer> offers_;  // by connection, which is their id
+  std::set<Writer> gone_writers_;      // that have slots here
+  std::map<uint64_t, Offer> offers_;   // by connection, which is their id
+  std::set<uint64_t> dropped_unmade_;  // slots, by the commands of one Send
   HostStats stats_;
   SlotMaker maker_;  // last: its threads use all of the above. Called with mutex_, never waits.
 };

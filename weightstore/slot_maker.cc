@@ -29,10 +29,11 @@ void SlotMaker::Add(SlotRequest request) {
   changed_.notify_all();
 }
 
-void SlotMaker::Forget(uint64_t slot_id) {
+void SlotMaker::Forget(const std::set<uint64_t>& slot_ids) {
+  if (slot_ids.empty()) return;
   std::lock_guard lock(mutex_);
-  std::erase_if(waiting_, [&](const SlotRequest& r) { return r.slot_id == slot_id; });
-  making_.erase(slot_id);
+  std::erase_if(waiting_, [&](const SlotRequest& r) { return slot_ids.contains(r.slot_id); });
+  std::erase_if(making_, [&](uint64_t slot_id) { return slot_ids.contains(slot_id); });
   changed_.notify_all();
 }
 

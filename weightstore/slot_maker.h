@@ -47,8 +47,8 @@ class SlotMaker {
   SlotMaker& operator=(const SlotMaker&) = delete;
 
   void Add(SlotRequest request);
-  // Nobody wants that slot any more. Unknown ids are ignored.
-  void Forget(uint64_t slot_id);
+  // Nobody wants those slots any more. Unknown ids are ignored.
+  void Forget(const std::set<uint64_t>& slot_ids);
   // Somebody waits for a slot: the one that is made now gets the whole time of its thread.
   void Hurry();
   // What waits is dropped, what is being made broken off; later requests are ignored.

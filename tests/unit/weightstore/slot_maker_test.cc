@@ -123,8 +123,7 @@ TEST_F(SlotMakerTest, ANewTokenTakesOverWhileSlotsAreMade) {
   ASSERT_TRUE(Eventually([&] { return gate_.started == 1; }));
   auto second = std::async(std::launch::async, [&] { return RegisterAs("b"); });
   EXPECT_EQ(first.get().status().code(), StatusCode::kAborted);
-  // And one that was begun before all of the first token's slots were given back.
-  EXPECT_TRUE(Eventually([&] { return gate_.broken_off >= 1; }));
+  EXPECT_TRUE(Eventually([&] { return gate_.broken_off == 1; }));
   // What was being made counts no more; what is made for the new token does, once.
   EXPECT_EQ(leader().Stats().bytes_being_made, 5 * SmallManifest().slot_bytes);
   gate_.Open(5);
@@ -132,6 +131,8 @@ TEST_F(SlotMakerTest, ANewTokenTakesOverWhileSlotsAreMade) {
   ASSERT_TRUE(registration.ok()) << registration.status();
   EXPECT_EQ(registration->epoch, 2u);
   EXPECT_TRUE(Eventually([&] { return leader().Stats().num_slots == 5; }));
+  EXPECT_EQ(gate_.broken_off, 1);
+  EXPECT_EQ(gate_.started, 6);  // none of the first token's after the one that was being made
 }
 
 TEST_F(SlotMakerTest, ARepeatedRequestWaitsForTheSameSlot) {
@@ -312,7 +313,7 @@ TEST(SlotMakerPaceTest, WhatNobodyWaitsForTakesATenthOfTheTimeUntilSomebodyDoes)
   pieces = 0;
   maker.Add({.slot_id = 4, .num_bytes = 4096, .order = 1});
   ASSERT_TRUE(Eventually([&] { return pieces == 1; }));
-  maker.Forget(4);
+  maker.Forget({4});
   maker.Add({.slot_id = 5, .num_bytes = 4096, .order = 1});
   ASSERT_TRUE(wait_for(5));
   EXPECT_FALSE(made.contains(4));
