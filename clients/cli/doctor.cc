@@ -123,9 +123,10 @@ void ExamineLimits(const MachineFacts& facts, Findings* out) {
     out->Good("open files", fmt::format("at most {}", facts.open_files));
   }
   // Only RDMA pins memory; on one machine weights are mapped.
-  out->Good("memlock", (facts.memlock_unlimited ? std::string("unlimited")
-                                                : Size(facts.memlock_bytes) + " may be locked") +
-                           "; one machine needs none, RDMA needs it unlimited");
+  out->Good("memlock",
+            (facts.memlock_unlimited ? std::string("unlimited")
+                                     : Size(facts.memlock_bytes) + " may be locked") +
+                "; one machine needs none, with RDMA a weight store needs its memory_limit_bytes");
   if (facts.has_shm) {
     out->Good("/dev/shm",
               Size(facts.shm_available_bytes) + " free; weights use memory files instead");

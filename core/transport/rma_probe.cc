@@ -87,7 +87,8 @@ Status CheckLockable(uint64_t bytes, const std::string& what, const LockLimit& l
   if (limit.unlimited || bytes <= limit.bytes) return OkStatus();
   return ResourceExhausted(fmt::format(
       "{} take {} bytes of locked memory, which the RDMA device reads and writes, and this process "
-      "may lock {}; raise the limit (`ulimit -l`, LimitMEMLOCK, or the capability IPC_LOCK)",
+      "may lock {}; raise the limit (`ulimit -l`, or LimitMEMLOCK of a systemd unit) or give it "
+      "the capability IPC_LOCK (securityContext of a pod)",
       what, bytes, limit.bytes));
 }
 

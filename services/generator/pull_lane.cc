@@ -14,8 +14,9 @@ StatusOr<std::shared_ptr<transport::RmaDomain>> OpenPullLane(
   weightstore::lanes::RmaWanted wanted{.required = config.require_rdma(),
                                        .shm_test = shm_test,
                                        .device = config.rdma_device(),
-                                       .lock_bytes = 0,
                                        .registered = {}};
+  const auto& debug = config.daemon().debug();
+  if (debug.has_shm_test_lock_bytes()) wanted.shm_test_lock_bytes = debug.shm_test_lock_bytes();
   wanted.registered = [bytes](double change) mutable { bytes.Add(change); };
   TITAN_ASSIGN_OR_RETURN(const auto opened, weightstore::lanes::OpenRmaLane(wanted));
   if (opened.domain == nullptr) {

@@ -39,10 +39,8 @@ void Validate(const config::v1::GeneratorConfig& config, rpc::ConfigProblems* pr
   } else {
     range("max_batch_tokens", config.max_batch_tokens(), 1, kMaxBatchTokens);
   }
-  if (config.daemon().debug().shm_test_lane() && !config.rdma_device().empty()) {
-    problems->push_back(
-        {"rdma_device", "is set; daemon.debug.shm_test_lane takes the place of a device"});
-  }
+  ValidateDevice(config.rdma_device(), config.require_rdma(),
+                 config.daemon().debug().shm_test_lane(), problems);
   range("kv_cache_bytes", config.kv_cache_bytes(), 1 << 16, uint64_t{1} << 44);
   range("max_queued_groups", config.max_queued_groups(), 1, 1 << 20);
 }

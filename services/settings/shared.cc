@@ -5,6 +5,7 @@
 #include "core/runtime/address.h"
 #include "core/runtime/log.h"
 #include "services/settings/settings.h"
+#include "weightstore/client/remote_lease.h"
 
 namespace titan::settings {
 
@@ -91,11 +92,26 @@ void ValidatePeerAddress(const std::string& path, const std::string& address,
   }
 }
 
+void ValidateDevice(const std::string& device, bool required, bool test_lane,
+                    ConfigProblems* problems) {
+  if (device.empty()) return;
+  if (test_lane) {
+    problems->push_back(
+        {"rdma_device", "is set; daemon.debug.shm_test_lane takes the place of a device"});
+  } else if (required && device == weightstore::kNoDevice) {
+    problems->push_back({"rdma_device", "is none, but require_rdma is set"});
+  }
+}
+
 std::vector<std::string> Warnings(const DaemonConfig& daemon, const std::string& prefix) {
   std::vector<std::string> warnings;
   if (daemon.debug().rpc_delay_seed() != 0 && daemon.debug().rpc_delay_max_ms() == 0) {
     warnings.push_back(prefix + "daemon.debug.rpc_delay_seed has no effect: " + prefix +
                        "daemon.debug.rpc_delay_max_ms is 0");
+  }
+  if (daemon.debug().has_shm_test_lock_bytes() && !daemon.debug().shm_test_lane()) {
+    warnings.push_back(prefix + "daemon.debug.shm_test_lock_bytes has no effect: " + prefix +
+                       "daemon.debug.shm_test_lane is not set");
   }
   return warnings;
 }

@@ -24,6 +24,10 @@ void ValidateRange(const std::string& path, uint64_t value, uint64_t low, uint64
 void ValidatePeerAddress(const std::string& path, const std::string& address,
                          rpc::ConfigProblems* problems);
 
+// rdma_device of a process with require_rdma, or with daemon.debug.shm_test_lane.
+void ValidateDevice(const std::string& device, bool required, bool test_lane,
+                    rpc::ConfigProblems* problems);
+
 void FillKernelDefaults(config::v1::KernelConfig* kernels);
 // Paths "kernels....".
 void ValidateKernels(const config::v1::KernelConfig& kernels, rpc::ConfigProblems* problems);

@@ -40,14 +40,12 @@ void ValidateRdma(const config::v1::WeightStoreConfig& config, rpc::ConfigProble
     if (!config.rdma_device().empty()) refuse("rdma_device", why);
     if (test_lane) refuse("daemon.debug.shm_test_lane", why);
   }
+  ValidateDevice(config.rdma_device(), config.require_rdma(), test_lane, problems);
   if (!test_lane) return;
   const auto parsed = runtime::ParseHostPort(address);
   if (parsed.ok() && !runtime::IsLoopback(*parsed)) {
     refuse("daemon.debug.shm_test_lane",
            "it is a test seam, refused when data_plane_address is not on loopback");
-  }
-  if (!config.rdma_device().empty()) {
-    refuse("rdma_device", "daemon.debug.shm_test_lane takes the place of a device");
   }
 }
 

@@ -24,6 +24,7 @@
 #include "services/weightstore/memory_limit.h"
 #include "services/weightstore/watchers.h"
 #include "services/weightstore/weightstore_service.h"
+#include "weightstore/client/slot_header.h"
 #include "weightstore/host.h"
 #include "weightstore/leader.h"
 #include "weightstore/library.h"
@@ -45,6 +46,8 @@ constexpr unsigned kMaxHashThreads = 4;
 constexpr unsigned kCoresPerTcpThread = 4;
 constexpr unsigned kMaxTcpThreads = 8;
 constexpr int kMaxTcpConnections = 1024;  // four for each reader that pulls at the time
+// Each slot's header page is registered, too: of 256 slots.
+constexpr uint64_t kHeadersLockBytes = 256 * kSlotHeaderBytes;
 constexpr const char* kThisHost = "local";
 
 constexpr std::pair<const char*, uint64_t SlotCounts::*> kSlotStates[] = {
@@ -174,8 +177,10 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     lanes::RmaWanted wanted{.required = config.require_rdma(),
                             .shm_test = shm_test,
                             .device = config.rdma_device(),
-                            .lock_bytes = memory_limit_bytes,
+                            .lock_bytes = memory_limit_bytes + kHeadersLockBytes,
                             .registered = {}};
+    const auto& debug = config.daemon().debug();
+    if (debug.has_shm_test_lock_bytes()) wanted.shm_test_lock_bytes = debug.shm_test_lock_bytes();
     wanted.registered = [gauge = registered_bytes_](double bytes) mutable { gauge.Add(bytes); };
     TITAN_ASSIGN_OR_RETURN(const lanes::OpenedLane opened, lanes::OpenRmaLane(wanted));
     rma_ = opened.domain;

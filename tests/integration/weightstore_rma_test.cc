@@ -293,6 +293,30 @@ TEST_F(RmaLaneTest, AThousandVersionsLeaveNothing) {
   EXPECT_LT(ResidentPages(self), own_pages + 4096);
 }
 
+// The lane shm-test with a limit in the place of what a device may lock: the store's start is that
+// with a device.
+TEST_F(RmaLaneTest, AStoreWhoseMemoryMayNotBeLockedDoesNotStart) {
+  EXPECT_EQ(End(SIGTERM), 0);
+  store_.more_config = kDataPlane;
+  const auto with_limit = [&](uint64_t lock_bytes) {
+    store_.more_daemon_config = R"(, "debug": {"shm_test_lane": true, "shm_test_lock_bytes": )" +
+                                std::to_string(lock_bytes) + "}";
+  };
+  // Of the test's configuration, and a header page for each of 256 slots.
+  constexpr uint64_t kNeeded = 67'108'864 + 256 * kSlotHeaderBytes;
+  with_limit(kNeeded - 1);
+  EXPECT_FALSE(store_.Start());
+  EXPECT_NE(store_.exit_code(), 0);
+  for (const std::string& part :
+       {"take " + std::to_string(kNeeded) + " bytes", "may lock " + std::to_string(kNeeded - 1),
+        std::string("`ulimit -l`"), std::string("set rdma_device to none")}) {
+    EXPECT_NE(store_.log().find(part), std::string::npos) << part << " not in " << store_.log();
+  }
+  with_limit(kNeeded);
+  Start();
+  EXPECT_EQ(Metric("titan_weightstore_lane{lane=\"shm-test\"}"), 1);
+}
+
 // Without lanes of one-sided reads unless they are asked for, by name.
 TEST_F(RmaLaneTest, ALaneThatIsNotThereIsRefusedAndTheTestLaneIsNeverTakenByAccident) {
   EXPECT_EQ(End(SIGTERM), 0);

@@ -29,6 +29,9 @@ enum class Lane : uint8_t {
 };
 std::string_view NameOf(Lane lane);  // "map", "tcp", "rdma", "shm-test"
 
+// The rdma_device of who leaves the machine's devices alone.
+inline constexpr std::string_view kNoDevice = "none";
+
 // By what a reader can get at versions.
 struct Reach {
   std::vector<Lane> lanes;  // that it pulls by, dearest first

@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/transport/rma_probe.h"
-
 namespace titan::weightstore::lanes {
 namespace {
 
+using titan::transport::FoundTransports;
+using titan::transport::LockLimit;
 using titan::transport::RmaDomain;
 using titan::transport::RmaOptions;
 
@@ -26,45 +26,73 @@ bool Has(const std::vector<std::string>& transports, const std::string& device) 
   return false;
 }
 
-StatusOr<OpenedLane> OpenTestLane(const RmaWanted& wanted) {
-  RmaOptions options;
-  options.lane = titan::transport::RmaLane::kShmTest;
-  options.registered = wanted.registered;
-  TITAN_ASSIGN_OR_RETURN(auto domain, RmaDomain::Open(options));
-  return OpenedLane{std::move(domain), "shared memory in place of an RDMA device"};
+// The setting that asks for a lane; null: none does.
+const char* AskedBy(const RmaWanted& wanted) {
+  if (wanted.required) return "require_rdma";
+  if (wanted.shm_test) return "daemon.debug.shm_test_lane";
+  return wanted.device.empty() ? nullptr : "rdma_device";
 }
 
-// FailedPrecondition or ResourceExhausted: why there is none.
-StatusOr<OpenedLane> OpenDevice(const RmaWanted& wanted) {
-  TITAN_ASSIGN_OR_RETURN(const auto found, titan::transport::FindTransports());
-  if (!Has(found.rdma, wanted.device)) {
-    const std::string which = wanted.device.empty() ? "device" : "device " + wanted.device;
-    const std::string rdma = found.rdma.empty() ? "" : Joined(found.rdma) + ", ";
-    return FailedPrecondition(
-        "this machine has no RDMA " + which + ", UCX finds " + rdma + Joined(found.others) +
-        " (sockets and shared memory do not count); `ucx_info -d` lists them");
-  }
-  TITAN_RETURN_IF_ERROR(titan::transport::CheckLockable(wanted.lock_bytes, "weights",
-                                                        titan::transport::ReadLockLimit()));
-  RmaOptions options;
-  options.device = wanted.device;
-  options.registered = wanted.registered;
-  TITAN_ASSIGN_OR_RETURN(auto domain, RmaDomain::Open(options));
-  return OpenedLane{std::move(domain), Joined(found.rdma)};
+// There is no lane: an error where one was asked for.
+StatusOr<LaneChoice> Without(const RmaWanted& wanted, std::string why) {
+  const char* const asked = AskedBy(wanted);
+  if (asked == nullptr) return LaneChoice{false, std::move(why)};
+  return FailedPrecondition(std::string(asked) + " is set, but " + why);
+}
+
+std::string NoDevice(const RmaWanted& wanted, const FoundTransports& found) {
+  const std::string which = wanted.device.empty() ? "device" : "device " + wanted.device;
+  const std::string rdma = found.rdma.empty() ? "" : Joined(found.rdma) + ", ";
+  return "this machine has no RDMA " + which + ", UCX finds " + rdma + Joined(found.others) +
+         " (sockets and shared memory do not count); `ucx_info -d` lists them";
+}
+
+LockLimit TestLimit(const std::optional<uint64_t>& lock_bytes) {
+  return {lock_bytes.value_or(0), /*unlimited=*/!lock_bytes.has_value()};
 }
 
 }  // namespace
 
-StatusOr<OpenedLane> OpenRmaLane(const RmaWanted& wanted) {
-  auto lane = wanted.shm_test ? OpenTestLane(wanted) : OpenDevice(wanted);
-  if (lane.ok()) return lane;
-  if (wanted.required || wanted.shm_test || !wanted.device.empty()) {
-    const char* const asked = wanted.required   ? "require_rdma"
-                              : wanted.shm_test ? "daemon.debug.shm_test_lane"
-                                                : "rdma_device";
-    return FailedPrecondition(std::string(asked) + " is set, but " + MessageOf(lane.status()));
+StatusOr<LaneChoice> ChooseRmaLane(const RmaWanted& wanted, const RmaFacts& facts) {
+  if (wanted.device == kNoDevice) return LaneChoice{false, "rdma_device is none"};
+  if (!wanted.shm_test && !Has(facts.transports.rdma, wanted.device)) {
+    return Without(wanted, NoDevice(wanted, facts.transports));
   }
-  return OpenedLane{nullptr, MessageOf(lane.status())};
+  // Who has a device and did not say that it is to be left alone wants it used: TCP in its place
+  // would be noticed by its speed alone.
+  if (const Status lockable = titan::transport::CheckLockable(
+          wanted.lock_bytes, "slots up to memory_limit_bytes", facts.lockable);
+      !lockable.ok()) {
+    const char* const or_else =
+        wanted.required ? "" : ", or set rdma_device to none: other machines then pull over TCP";
+    return ResourceExhausted(MessageOf(lockable) + "; or lower memory_limit_bytes" + or_else);
+  }
+  return LaneChoice{true, wanted.shm_test ? "shared memory in place of an RDMA device"
+                                          : Joined(facts.transports.rdma)};
+}
+
+StatusOr<OpenedLane> OpenRmaLane(const RmaWanted& wanted) {
+  RmaFacts facts;
+  std::string unseen;  // why it is not known what there is
+  if (wanted.shm_test) {
+    facts.lockable = TestLimit(wanted.shm_test_lock_bytes);
+  } else if (wanted.device != kNoDevice) {
+    auto found = titan::transport::FindTransports();
+    if (found.ok()) facts.transports = *std::move(found);
+    if (!found.ok()) unseen = MessageOf(found.status());
+    facts.lockable = titan::transport::ReadLockLimit();
+  }
+  TITAN_ASSIGN_OR_RETURN(LaneChoice choice,
+                         unseen.empty() ? ChooseRmaLane(wanted, facts) : Without(wanted, unseen));
+  if (!choice.opens) return OpenedLane{nullptr, std::move(choice.found)};
+  RmaOptions options;
+  options.lane = wanted.shm_test ? titan::transport::RmaLane::kShmTest : options.lane;
+  options.device = wanted.device;
+  options.registered = wanted.registered;
+  auto domain = RmaDomain::Open(options);
+  if (domain.ok()) return OpenedLane{*std::move(domain), std::move(choice.found)};
+  TITAN_ASSIGN_OR_RETURN(choice, Without(wanted, MessageOf(domain.status())));
+  return OpenedLane{nullptr, std::move(choice.found)};
 }
 
 Lane LaneOf(const RmaDomain& domain) {

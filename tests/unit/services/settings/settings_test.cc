@@ -153,6 +153,10 @@ TEST(SettingsTest, Generator) {
   ExpectWrongs<GeneratorConfig>(
       test_lane,
       {{"rdma_device=mlx5_0:1", "is set; daemon.debug.shm_test_lane takes the place of"}});
+  auto required = maps;
+  required.push_back("require_rdma=true");
+  ExpectWrongs<GeneratorConfig>(required,
+                                {{"rdma_device=none", "is none, but require_rdma is set"}});
 }
 
 TEST(SettingsTest, Trainer) {
@@ -192,6 +196,9 @@ TEST(SettingsTest, WeightStore) {
   ExpectWrongs<WeightStoreConfig>(
       {"daemon.data_folder=d", "data_plane_address=127.0.0.1:0", test_lane},
       {{"rdma_device=mlx5_0:1", "is set; daemon.debug.shm_test_lane takes the place of"}});
+  ExpectWrongs<WeightStoreConfig>(
+      {"daemon.data_folder=d", "data_plane_address=127.0.0.1:0", "require_rdma=true"},
+      {{"rdma_device=none", "is none, but require_rdma is set"}});
   const auto config = Complete<WeightStoreConfig>({"daemon.data_folder=d"});
   EXPECT_EQ(SocketPathOf(config), "d/ws.sock");
   for (const char* address : {"127.0.0.1:0", "10.0.0.7:7301", "[fd00::1]:7301"}) {
@@ -231,6 +238,16 @@ TEST(SettingsTest, Reward) {
       {"daemon.data_folder=d", "orchestrator_address=127.0.0.1:1"},
       With(PeerRules("orchestrator_address") +
            std::vector<Wrong>{{"max_batch_items=4097", "is 4097; valid: 1 to 4096"}}));
+}
+
+TEST(SettingsTest, ALimitOfTheTestLaneAloneIsWarnedOf) {
+  auto config = Complete<WeightStoreConfig>(
+      {"daemon.data_folder=d", "daemon.debug.shm_test_lock_bytes=4096"});
+  EXPECT_EQ(Warnings(config.daemon(), ""),
+            std::vector<std::string>{"daemon.debug.shm_test_lock_bytes has no effect: "
+                                     "daemon.debug.shm_test_lane is not set"});
+  config.mutable_daemon()->mutable_debug()->set_shm_test_lane(true);
+  EXPECT_TRUE(Warnings(config.daemon(), "").empty());
 }
 
 TEST(SettingsTest, DelaysAreForLoopbackAndASeedAloneIsWarnedOf) {

@@ -266,5 +266,46 @@ TEST(RmaLaneTest, WhatIsRequiredAndNotThereIsSaid) {
   EXPECT_NE(any->found.find("no RDMA device"), std::string::npos);
 }
 
+// A machine with a device, as its probe would tell it: what is decided from that is the same code
+// wherever it runs.
+RmaFacts WithDevice(uint64_t lockable_bytes) {
+  return {{{"rc_mlx5/mlx5_0:1"}, {"tcp/eth0"}}, {.bytes = lockable_bytes}};
+}
+
+TEST(RmaLaneTest, ADeviceIsNotLeftUnusedForWantOfLockedMemory) {
+  RmaWanted wanted{.device = "", .lock_bytes = 1 << 30, .registered = {}};
+  const auto refused = ChooseRmaLane(wanted, WithDevice((1 << 30) - 1));
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted) << refused.status();
+  for (const char* part :
+       {"take 1073741824 bytes", "may lock 1073741823", "`ulimit -l`", "LimitMEMLOCK",
+        "securityContext", "lower memory_limit_bytes", "set rdma_device to none"}) {
+    EXPECT_NE(MessageOf(refused.status()).find(part), std::string::npos) << refused.status();
+  }
+  auto choice = ChooseRmaLane(wanted, WithDevice(1 << 30));
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_TRUE(choice->opens);
+  EXPECT_EQ(choice->found, "rc_mlx5/mlx5_0:1");
+  // Whoever may lock all, or does not know yet how much it will, has nothing to compare.
+  RmaFacts privileged = WithDevice(0);
+  privileged.lockable.unlimited = true;
+  EXPECT_TRUE(ChooseRmaLane(wanted, privileged)->opens);
+  // Told to leave the device alone; or there is none.
+  wanted.device = "none";
+  choice = ChooseRmaLane(wanted, WithDevice(0));
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_FALSE(choice->opens);
+  EXPECT_EQ(choice->found, "rdma_device is none");
+  wanted.device = "";
+  choice = ChooseRmaLane(wanted, RmaFacts{{{}, {"tcp/eth0"}}, {.bytes = 0}});
+  ASSERT_TRUE(choice.ok()) << choice.status();
+  EXPECT_FALSE(choice->opens);
+  wanted.lock_bytes = 0;
+  EXPECT_TRUE(ChooseRmaLane(wanted, WithDevice(0))->opens);
+  // Another device than the one that is named counts for nothing.
+  wanted.device = "mlx5_1:1";
+  EXPECT_EQ(ChooseRmaLane(wanted, WithDevice(1 << 30)).status().code(),
+            StatusCode::kFailedPrecondition);
+}
+
 }  // namespace
 }  // namespace titan::weightstore::lanes
