@@ -22,6 +22,7 @@
 #include <string>
 
 #include "core/base/status.h"
+#include "core/transport/rma_probe.h"
 
 namespace titan::transport {
 
@@ -55,6 +56,7 @@ struct RmaOptions {
   size_t piece_bytes = size_t{8} << 20;  // one read of the wire
   int pieces_in_flight = 4;              // of one Read
   std::chrono::milliseconds keepalive{1000};
+  LockLimit lockable{.bytes = 0, .unlimited = true};  // of all windows together
   // Called with what was registered, or unregistered (negative); any thread, must not block. May be
   // empty.
   std::function<void(double num_bytes)> registered;
@@ -117,7 +119,8 @@ class RmaDomain {
   // Memory that peers may read: a map, for reading and writing, of a memory file, which `owner`
   // keeps. Registered where it lies. kShmTest, whose peers read only what UCX allocated: UCX's
   // segment is made one of that file; who opens the window maps the file for writing, so it must
-  // not be sealed against writers. ResourceExhausted: not enough lockable memory, with the limit.
+  // not be sealed against writers. ResourceExhausted: not enough lockable memory, with the limit;
+  // windows that have ended do not count.
   StatusOr<RmaWindow> Share(int file, std::span<std::byte> map, std::shared_ptr<const void> owner);
   // Memory of this process, which `owner` keeps, that Read writes to. ResourceExhausted: as Share.
   StatusOr<RmaWindow> Land(std::span<std::byte> memory, std::shared_ptr<const void> owner);

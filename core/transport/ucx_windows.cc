@@ -15,17 +15,11 @@
 #include <string>
 #include <utility>
 
-#include "core/transport/rma_probe.h"
 #include "core/transport/sealed.h"
 #include "core/transport/ucx_worker.h"
 
 namespace titan::transport {
 namespace {
-
-std::string LockLimitInWords() {
-  const LockLimit limit = ReadLockLimit();
-  return limit.unlimited ? "unlimited" : fmt::format("{} bytes", limit.bytes);
-}
 
 // The descriptor of this process that is of the file whose map begins there; -1: none. UCX keeps
 // that of a segment open and tells nobody its number.
@@ -161,13 +155,16 @@ StatusOr<std::shared_ptr<UcxWindow>> UcxWorker::AllocateOver(int file, size_t by
 StatusOr<std::shared_ptr<UcxWindow>> UcxWorker::MapNow(const ucp_mem_map_params_t& params,
                                                        std::shared_ptr<const void> owner,
                                                        int file) {
+  // Here, where all windows that ended before have been unregistered.
+  TITAN_RETURN_IF_ERROR(CheckLockable(registered_bytes_ + params.length,
+                                      "windows for one-sided reads", options_.lockable));
   ucp_mem_h handle = nullptr;
   ucs_status_t status = ucp_mem_map(context_, &params, &handle);
   if (status != UCS_OK) {
     return ResourceExhausted(fmt::format(
-        "UCX takes no window of {} bytes ({}); {} are registered, memory that may be locked: {}, "
-        "`ulimit -l` raises it",
-        params.length, ucs_status_string(status), registered_bytes_.load(), LockLimitInWords()));
+        "UCX takes no window of {} bytes beside {} that are registered ({}); is that more than may "
+        "be locked (`ulimit -l`)?",
+        params.length, registered_bytes_.load(), ucs_status_string(status)));
   }
   ucp_mem_attr_t attributes{};
   attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;

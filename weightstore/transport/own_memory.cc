@@ -7,7 +7,6 @@
 
 #include "core/base/check.h"
 #include "core/runtime/machine.h"
-#include "core/transport/rma_probe.h"
 
 namespace titan::weightstore::lanes {
 
@@ -36,11 +35,6 @@ struct OwnMemory::Shared {
   }
   Status Register(OwnBuffer& buffer) const {
     TITAN_CHECK(domain != nullptr);
-    if (domain->lane() == titan::transport::RmaLane::kRdma) {
-      TITAN_RETURN_IF_ERROR(
-          titan::transport::CheckLockable(domain->registered_bytes() + buffer.memory->size(),
-                                          "pulled versions", titan::transport::ReadLockLimit()));
-    }
     TITAN_ASSIGN_OR_RETURN(buffer.landing, domain->Land(buffer.bytes(), buffer.memory));
     buffer.domain = domain;
     return OkStatus();

@@ -88,6 +88,7 @@ StatusOr<OpenedLane> OpenRmaLane(const RmaWanted& wanted) {
   RmaOptions options;
   options.lane = wanted.shm_test ? titan::transport::RmaLane::kShmTest : options.lane;
   options.device = wanted.device;
+  options.lockable = facts.lockable;
   options.registered = wanted.registered;
   auto domain = RmaDomain::Open(options);
   if (domain.ok()) return OpenedLane{*std::move(domain), std::move(choice.found)};

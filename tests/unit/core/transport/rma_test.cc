@@ -215,6 +215,27 @@ TEST(RmaTest, RegisteredBytesAreCountedAndMemoryOutlivesItsWindow) {
   EXPECT_EQ(memory.use_count(), 1);
 }
 
+// Its end and the next one's registering are seconds apart on a device, for GBs; here it is the
+// clearing of the first one's pages that takes its time.
+TEST(RmaTest, AWindowThatHasEndedDoesNotStandInTheWayOfTheNext) {
+  constexpr size_t kBytes = size_t{16} << 20;
+  RmaOptions options = RmaTestLane();
+  options.lockable = {.bytes = kBytes + kBytes / 2};
+  auto domain = RmaDomain::Open(options);
+  ASSERT_TRUE(domain.ok()) << domain.status();
+  for (int i = 0; i < 8; ++i) {
+    const auto window = (*domain)->Allocate(kBytes);
+    ASSERT_TRUE(window.ok()) << i << ": " << window.status();
+    if (i > 0) continue;
+    const auto beside = (*domain)->Allocate(kBytes);
+    EXPECT_EQ(beside.status().code(), StatusCode::kResourceExhausted) << beside.status();
+    for (const std::string& part : {"take " + std::to_string(2 * kBytes) + " bytes",
+                                    "may lock " + std::to_string(options.lockable.bytes)}) {
+      EXPECT_NE(MessageOf(beside.status()).find(part), std::string::npos) << beside.status();
+    }
+  }
+}
+
 TEST(RmaProbeTest, SocketsAndSharedMemoryAreNoRdmaDevices) {
   setenv("UCX_TLS", "self", 1);  // hides nothing from the probe
   const auto found = FindTransports();

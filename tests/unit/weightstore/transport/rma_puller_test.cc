@@ -57,11 +57,15 @@ class RmaPullerTest : public ::testing::Test {
   }
   // A version that holds its number, with windows if `rma`.
   RemoteLease Add(uint64_t version, const std::shared_ptr<RmaDomain>& rma) {
+    return Add(version, rma, manifest_);
+  }
+  RemoteLease Add(uint64_t version, const std::shared_ptr<RmaDomain>& rma,
+                  const Manifest& manifest) {
     auto memory =
-        SlotMemory::Create(version + 1, manifest_.slot_bytes, SlotMemory::Writer::kDaemon, {}, rma);
+        SlotMemory::Create(version + 1, manifest.slot_bytes, SlotMemory::Writer::kDaemon, {}, rma);
     EXPECT_TRUE(memory.ok()) << memory.status();
     Fill((*memory)->writable_bytes(), version);
-    const Hash128 digest = WeightsDigest(manifest_, (*memory)->bytes(), 2);
+    const Hash128 digest = WeightsDigest(manifest, (*memory)->bytes(), 2);
     header_ = memory->get();
     const uint64_t lease = slots_.AddMemory(*std::move(memory), version, digest);
     const PullGrant grant = slots_.GrantOf(lease);
@@ -70,7 +74,7 @@ class RmaPullerTest : public ::testing::Test {
     RemoteLease remote;
     remote.lease = grant.lease;
     remote.lease.run_id = "run";
-    remote.lease.manifest = std::make_shared<const Manifest>(manifest_);
+    remote.lease.manifest = std::make_shared<const Manifest>(manifest);
     remote.epoch = grant.epoch;
     remote.token = grant.token;
     remote.ttl = seconds(20);
@@ -122,6 +126,37 @@ TEST_F(RmaPullerTest, VersionsComeByOneSidedReadsIntoMemoryThatIsRegisteredOnce)
   ASSERT_TRUE(held.ok());
   puller.reset();
   EXPECT_EQ(NumberOf(*held), 5u);  // outlives the puller, with its domain
+}
+
+// A version of another size gets other memory: that of the one before, which is being given back,
+// does not stand in its way.
+TEST_F(RmaPullerTest, WhatMayNotBeLockedComesOverTcpAndNothingElse) {
+  const Manifest larger = SmallManifest(600), too_large = SmallManifest(1'500);
+  // A header page is read into a window, too; some while connections end.
+  const auto lane = OpenRmaLane({.shm_test = true,
+                                 .device = "",
+                                 .shm_test_lock_bytes = larger.slot_bytes + 16 * kSlotHeaderBytes,
+                                 .registered = {}});
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  const auto puller = MakePuller(lane->domain);
+  for (uint64_t version = 0; version < 10; ++version) {
+    const auto memory = Pull(*puller, Add(version, host_, version % 2 == 0 ? manifest_ : larger));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    EXPECT_EQ(NumberOf(*memory), version);
+    EXPECT_EQ(reports_.back().lane, Lane::kShmTest) << version;
+  }
+  ASSERT_TRUE(Pull(*puller, Add(10, host_, too_large)).ok());
+  EXPECT_EQ(reports_.back().lane, Lane::kTcp);
+  ASSERT_TRUE(Pull(*puller, Add(11, host_)).ok());
+  EXPECT_EQ(reports_.back().lane, Lane::kShmTest);
+  // Without TCP it is said, with the numbers.
+  const Status refused =
+      Pull(*MakePuller(lane->domain, /*require_rdma=*/true), Add(12, host_, too_large)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(MessageOf(refused).find("this process may lock " +
+                                    std::to_string(larger.slot_bytes + 16 * kSlotHeaderBytes)),
+            std::string::npos)
+      << refused;
 }
 
 TEST_F(RmaPullerTest, WhatIsNotTheLeasesIsNeverTaken) {
