@@ -40,6 +40,30 @@ StatusOr<Hash128> MakeToken() {
 
 Status ShutDown() { return Unavailable("the weight store is shutting down"); }
 
+bool PullsByTcp(const std::vector<Lane>& lanes) {
+  return std::find(lanes.begin(), lanes.end(), Lane::kTcp) != lanes.end();
+}
+
+// Why a reader and the host of a version have no lane in common, and what to set.
+Status NoLane(const std::string& host, const DataPlane& data_plane, const std::string& holder,
+              const Reach& reach) {
+  std::string why = "host " + host + " serves none of the lanes that " + holder + " can pull by";
+  if (data_plane.lanes.empty()) {
+    why +=
+        "; set data_plane_address of the weight store, or weightstore_socket of a reader on its "
+        "host";
+  } else if (!PullsByTcp(data_plane.lanes)) {
+    why += ": it has require_rdma, and " + holder +
+           " no RDMA device; give it one, or unset require_rdma of the weight store";
+  } else if (!PullsByTcp(reach.lanes)) {
+    why += ": " + holder +
+           " has require_rdma, and that host no RDMA device; give it one, or unset "
+           "require_rdma of " +
+           holder;
+  }
+  return WithReason(FailedPrecondition(why), kNoRemoteLane);
+}
+
 }  // namespace
 
 Leader::Leader(storage::KeyValueStore& index_store, LeaderOptions options)
@@ -501,11 +525,7 @@ StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
   if (lane == reach.lanes.end()) {
     state_.ReleaseLease(grant.lease_id);
     Settle();
-    return WithReason(
-        FailedPrecondition("host " + grant.host + " serves none of the lanes that " + holder +
-                           " can pull by; set data_plane_address of the weight store, or "
-                           "weightstore_socket of a reader on its host"),
-        kNoRemoteLane);
+    return NoLane(grant.host, data_plane, holder, reach);
   }
   remote.epoch = grant.epoch;
   remote.token = terms.token;

@@ -150,6 +150,7 @@ TEST_F(ElsewhereTest, WhatIsPulledBesideMapsComesByOneSidedReadsWhereBothHaveThe
   EXPECT_EQ(reports_[0].lane, Lane::kTcp);
   const Status refused = ReaderAt(second_, *strict).Acquire("there", 0, false).status();
   EXPECT_EQ(ReasonOf(refused), kNoRemoteLane) << refused;
+  EXPECT_NE(MessageOf(refused).find("generator-7 has require_rdma"), std::string::npos) << refused;
   EXPECT_EQ(reports_.size(), 1u);
 
   EXPECT_EQ(host_.End(SIGTERM), 0);

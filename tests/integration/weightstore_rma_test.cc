@@ -359,7 +359,11 @@ TEST_F(RmaLaneTest, WhatRequiresRdmaSendsNothingByTcp) {
   Publish(**publisher, 0);
   EXPECT_TRUE(Reader(*puller_).Acquire("run", 0, false).ok());
   const auto tcp = MakePuller(nullptr, false);
-  EXPECT_EQ(ReasonOf(Reader(*tcp).Acquire("run", 0, false).status()), kNoRemoteLane);
+  const Status refused = Reader(*tcp).Acquire("run", 0, false).status();
+  EXPECT_EQ(ReasonOf(refused), kNoRemoteLane);
+  EXPECT_NE(MessageOf(refused).find("it has require_rdma, and generator-7 no RDMA device"),
+            std::string::npos)
+      << refused;
   EXPECT_EQ(Metric("titan_weightstore_lane{lane=\"tcp\"}"), 0);
   EXPECT_EQ(Metric("titan_weightstore_lane{lane=\"shm-test\"}"), 1);
 }
