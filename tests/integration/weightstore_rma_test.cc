@@ -368,5 +368,35 @@ TEST_F(RmaLaneTest, WhatRequiresRdmaSendsNothingByTcp) {
   EXPECT_EQ(Metric("titan_weightstore_lane{lane=\"shm-test\"}"), 1);
 }
 
+// An adopted slot has no windows, and other machines would read it by nothing else.
+TEST_F(RmaLaneTest, AStoreThatRequiresRdmaAdoptsNothingAndItsTrainerMakesTheVersionAgain) {
+  // A life without the lane, whose slots are sealed as those for a device are.
+  auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  const Hash128 digest = Publish(**publisher, 0);
+  auto mapped = Subscriber(*leader_, socket_path(), "generator-0").Acquire("run", 0, false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  store_.more_daemon_config = kTestLane;
+  store_.more_config = std::string(kDataPlane) + R"(, "require_rdma": true)";
+  Start();
+  const Subscriber reader(*leader_, socket_path(), "generator-0");
+  const Status refused = reader.Renew(*mapped);
+  EXPECT_TRUE(Subscriber::MayRenewLater(refused)) << refused;
+  EXPECT_NE(MessageOf(refused).find("this store, with require_rdma"), std::string::npos) << refused;
+  EXPECT_EQ(Metric("titan_weightstore_adopted_slots"), 0);
+  EXPECT_EQ(NumberIn(mapped->bytes()), 0u);  // it serves on
+  publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  EXPECT_EQ(Publish(**publisher, 0), digest);
+  EXPECT_TRUE(reader.Renew(*mapped).ok());
+  const auto lane =
+      lanes::OpenRmaLane({.required = true, .shm_test = true, .device = "", .registered = {}});
+  ASSERT_TRUE(lane.ok()) << lane.status();
+  const auto strict = MakePuller(lane->domain, true);
+  ASSERT_TRUE(Reader(*strict).Acquire("run", 0, false).ok());
+  EXPECT_EQ(last_lane_, Lane::kShmTest);
+}
+
 }  // namespace
 }  // namespace titan::weightstore
