@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/formats/fused_experts.h"
 #include "core/formats/json.h"
 #include "core/formats/model_bundle.h"
 #include "core/formats/tensor_set.h"
@@ -60,13 +61,37 @@ class HfFolder : public ModelSource {
     const TensorSpec* spec = FindTensorSpec(tensors_, name);
     if (spec == nullptr) return NotFound(fmt::format("{}: no tensor {}", folder_, name));
     TITAN_RETURN_IF_ERROR(CheckSpan(*spec, out.size()));
-    const SafetensorsFile& file = files_[file_of_.find(name)->second];
-    TITAN_RETURN_IF_ERROR(file.ConvertTensor(name, out));
+    const std::optional<FusedPlace> place = FusedPlaceOf(config_, name);
+    const std::string_view stored = place.has_value() ? std::string_view(place->tensor) : name;
+    const SafetensorsFile& file = files_[file_of_.find(stored)->second];
+    if (place.has_value()) {
+      ReadFused(file.tensors().find(stored)->second, *place, out);
+    } else {
+      TITAN_RETURN_IF_ERROR(file.ConvertTensor(name, out));
+    }
     const Status clean = CleanWeights(name, out);
     return clean.ok() ? clean : Annotate(clean, file.path());
   }
 
  private:
+  // Its elements lie column after column.
+  static void ReadFused(const SafetensorsTensor& tensor, const FusedPlace& place,
+                        std::span<float> out) {
+    const size_t element = tensor.bytes.size() / static_cast<size_t>(tensor.num_elements());
+    std::vector<float> column(static_cast<size_t>((place.rows - 1) * place.row_step + 1));
+    for (int64_t k = 0; k < place.columns; ++k) {
+      const int64_t begin = place.block_begin + place.first + k * place.column_step;
+      ConvertToF32(
+          *tensor.type,
+          tensor.bytes.subspan(static_cast<size_t>(begin) * element, column.size() * element),
+          column);
+      for (int64_t n = 0; n < place.rows; ++n) {
+        out[static_cast<size_t>(n * place.columns + k)] =
+            column[static_cast<size_t>(n * place.row_step)];
+      }
+    }
+  }
+
   std::string PathOf(const std::string& leaf) const {
     return (std::filesystem::path(folder_) / leaf).string();
   }
@@ -134,13 +159,16 @@ class HfFolder : public ModelSource {
       if (config_.tie_embeddings && name == kHead) continue;
       const SafetensorsTensor& tensor = files_[file].tensors().find(name)->second;
       if (!tensor.type.has_value()) {
+        const bool mxfp4 =
+            config_.is_gpt_oss() && (name.ends_with("_blocks") || name.ends_with("_scales"));
         return Unimplemented(
-            fmt::format("{}: tensor {}: dtype {} has no conversion (F32, F16, BF16)",
-                        files_[file].path(), name, tensor.dtype));
+            fmt::format("{}: tensor {}: {}dtype {} has no conversion (F32, F16, BF16){}",
+                        files_[file].path(), name, mxfp4 ? "MXFP4, " : "", tensor.dtype,
+                        mxfp4 ? "; save the weights dequantised, as BF16" : ""));
       }
       found.emplace(name, tensor.shape);
     }
-    TITAN_RETURN_IF_ERROR(CheckTensorSet(folder_, tensors_, found,
+    TITAN_RETURN_IF_ERROR(CheckTensorSet(folder_, FileTensors(config_), found,
                                          [](std::string_view name) { return std::string(name); }));
     if (config_.tie_embeddings && file_of_.contains(kHead)) return CheckTiedHead();
     return OkStatus();

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/formats/model_bundle.h"
@@ -26,7 +27,7 @@ StatusOr<std::unique_ptr<ModelSource>> OpenHfFolder(const std::string& folder);
 // tokenizer_config.json with the chat template, model.safetensors (F32). Everything is written into
 // a folder beside it, "<folder>.partial-<process>-<n>", which takes the name when Finish succeeds;
 // an abandoned writer removes it, and the next one beside it what a killed process left. Memory
-// does not grow with the model. One thread.
+// does not grow with the number of tensors. One thread.
 class HfFolderWriter {
  public:
   // FailedPrecondition: the folder exists and is not empty. InvalidArgument: the bundle.
@@ -37,9 +38,8 @@ class HfFolderWriter {
   ~HfFolderWriter();
 
   // In the order of CanonicalTensors(config), each in any number of pieces; as SafetensorsWriter.
-  Status Append(std::string_view name, std::span<const float> values) {
-    return weights_->Append(name, values);
-  }
+  // Experts that the file keeps in one tensor are gathered one at a time.
+  Status Append(std::string_view name, std::span<const float> values);
   Status Finish();
 
  private:
@@ -48,6 +48,14 @@ class HfFolderWriter {
   std::string folder_;
   std::string partial_;  // "" once it is gone
   std::optional<SafetensorsWriter> weights_;
+  ModelConfig config_;
+  // An expert's block that is not whole yet.
+  struct Block {
+    std::string name;           // of the part that came last
+    int64_t elements = 0;       // of it
+    int64_t filled = 0;         // of the block
+    std::vector<float> values;  // empty: none
+  } block_;
 };
 
 }  // namespace titan::formats

@@ -13,6 +13,7 @@
 
 #include "core/base/check.h"
 #include "core/base/durable_file.h"
+#include "core/formats/fused_experts.h"
 #include "core/formats/hf_folder.h"
 
 namespace titan::formats {
@@ -81,11 +82,11 @@ StatusOr<HfFolderWriter> HfFolderWriter::Create(const std::string& folder,
     if (text->empty()) continue;
     TITAN_RETURN_IF_ERROR(WriteNewFile(fmt::format("{}/{}", writer.partial_, leaf), *text));
   }
-  TITAN_ASSIGN_OR_RETURN(
-      SafetensorsWriter weights,
-      SafetensorsWriter::Create(writer.partial_ + "/model.safetensors",
-                                CanonicalTensors(bundle.config), {{"format", "pt"}}));
+  TITAN_ASSIGN_OR_RETURN(SafetensorsWriter weights,
+                         SafetensorsWriter::Create(writer.partial_ + "/model.safetensors",
+                                                   FileTensors(bundle.config), {{"format", "pt"}}));
   writer.weights_ = std::move(weights);
+  writer.config_ = bundle.config;
   return writer;
 }
 
@@ -93,6 +94,8 @@ HfFolderWriter& HfFolderWriter::operator=(HfFolderWriter&& other) noexcept {
   std::swap(folder_, other.folder_);
   std::swap(partial_, other.partial_);
   std::swap(weights_, other.weights_);
+  std::swap(config_, other.config_);
+  std::swap(block_, other.block_);
   return *this;
 }
 
@@ -101,6 +104,35 @@ HfFolderWriter::~HfFolderWriter() {
   weights_.reset();
   std::error_code ignored;
   std::filesystem::remove_all(partial_, ignored);
+}
+
+Status HfFolderWriter::Append(std::string_view name, std::span<const float> values) {
+  const std::optional<FusedPlace> place = FusedPlaceOf(config_, name);
+  if (!place.has_value()) return weights_->Append(name, values);
+  if (name != block_.name) {
+    block_.name = name;
+    block_.elements = 0;
+  }
+  block_.values.resize(static_cast<size_t>(place->block_elements));
+  const int64_t count = static_cast<int64_t>(values.size());
+  if (block_.elements + count > place->rows * place->columns ||
+      block_.filled + count > place->block_elements) {
+    return FailedPrecondition(
+        fmt::format("{}: tensor {}: more elements than it has, or out of turn", partial_, name));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = (block_.elements + i) / place->columns,
+                  column = (block_.elements + i) % place->columns;
+    block_.values[static_cast<size_t>(place->first + row * place->row_step +
+                                      column * place->column_step)] =
+        values[static_cast<size_t>(i)];
+  }
+  block_.elements += count;
+  block_.filled += count;
+  if (block_.filled < place->block_elements) return OkStatus();
+  TITAN_RETURN_IF_ERROR(weights_->Append(place->tensor, block_.values));
+  block_ = {};
+  return OkStatus();
 }
 
 Status HfFolderWriter::Finish() {

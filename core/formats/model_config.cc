@@ -8,6 +8,8 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
+#include <utility>
 
 #include "core/base/check.h"
 #include "core/formats/json.h"
@@ -37,7 +39,8 @@ struct Family {
 constexpr Family kFamilies[] = {
     {"llama", "LlamaForCausalLM"},        {"mistral", "MistralForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},        {"qwen3", "Qwen3ForCausalLM"},
-    {"qwen3_moe", "Qwen3MoeForCausalLM"}, {"gemma3_text", "Gemma3ForCausalLM"}};
+    {"qwen3_moe", "Qwen3MoeForCausalLM"}, {"gemma3_text", "Gemma3ForCausalLM"},
+    {"gpt_oss", "GptOssForCausalLM"}};
 
 // Null: not covered.
 const Family* FindFamily(std::string_view name) {
@@ -58,7 +61,16 @@ std::string FamilyNames() {
 
 constexpr int32_t kQwen3HeadDim = 128;  // of a config without head_dim
 constexpr int32_t kGemmaHeadDim = 256;  // of a config without head_dim
+constexpr int32_t kGptOssHeadDim = 64;  // of a config without head_dim
 constexpr int32_t kGemmaScalar = 256;   // of one without query_pre_attn_scalar
+
+// What the class takes for a head's width where the config does not say; 0: it follows from
+// hidden_size.
+int32_t HeadDimOf(const ModelConfig& c) {
+  if (c.is_gemma()) return kGemmaHeadDim;
+  if (c.is_gpt_oss()) return kGptOssHeadDim;
+  return c.family == "qwen3" ? kQwen3HeadDim : 0;
+}
 
 bool HasHeadNorms(std::string_view family) {
   return family.starts_with("qwen3") || family == "gemma3_text";
@@ -101,7 +113,15 @@ Status ParseTokenIds(const JsonFields& fields, ModelConfig* c) {
 // Features of the families, or often met beside them, that change the arithmetic.
 Status RefuseUncovered(const JsonFields& fields, const ModelConfig& c) {
   if (fields.Has("quantization_config")) {
-    return fields.Refuse("quantization_config", "quantised checkpoints are not covered");
+    return fields.Refuse("quantization_config",
+                         "quantised checkpoints (MXFP4 among them) are not covered; save the "
+                         "weights dequantised, as BF16");
+  }
+  if (c.is_gpt_oss()) {
+    for (const auto& [field, covered] : {std::pair{"swiglu_limit", 7.0}, {"swiglu_alpha", 1.702}}) {
+      TITAN_ASSIGN_OR_RETURN(const double value, fields.NumberOr(field, 0, 1e6, covered));
+      if (value != covered) return fields.Refuse(field, fmt::format("only {} is covered", covered));
+    }
   }
   const std::string gate = c.is_gemma() ? "gelu_pytorch_tanh" : "silu";
   for (const char* field : {"hidden_act", "hidden_activation"}) {
@@ -147,14 +167,13 @@ Status ParseSizes(const JsonFields& fields, ModelConfig* c) {
   TITAN_ASSIGN_OR_RETURN(int64_t num_kv_heads,
                          fields.IntOr("num_key_value_heads", 1, kMaxWidth, c->num_heads));
   c->num_kv_heads = static_cast<int32_t>(num_kv_heads);
-  const bool fixed = c->family == "qwen3" || c->is_gemma();
-  if (!fixed && !fields.Has("head_dim") && c->hidden_size % c->num_heads != 0) {
+  int32_t derived = HeadDimOf(*c);
+  if (derived == 0 && !fields.Has("head_dim") && c->hidden_size % c->num_heads != 0) {
     return fields.Error("num_attention_heads",
                         fmt::format("{} does not divide hidden_size {}, and head_dim is missing",
                                     c->num_heads, c->hidden_size));
   }
-  const int32_t derived =
-      fixed ? (c->is_gemma() ? kGemmaHeadDim : kQwen3HeadDim) : c->hidden_size / c->num_heads;
+  if (derived == 0) derived = c->hidden_size / c->num_heads;
   TITAN_ASSIGN_OR_RETURN(int64_t head_dim, fields.IntOr("head_dim", 1, kMaxWidth, derived));
   c->head_dim = static_cast<int32_t>(head_dim);
   return OkStatus();
@@ -253,7 +272,7 @@ StatusOr<ModelConfig> ParseHfConfig(std::string_view json_text, std::string_view
   if (c.family == "qwen2") {
     c.qkv_bias = true;
   } else if (c.family != "mistral") {
-    TITAN_ASSIGN_OR_RETURN(c.qkv_bias, fields.BoolOr("attention_bias", false));
+    TITAN_ASSIGN_OR_RETURN(c.qkv_bias, fields.BoolOr("attention_bias", c.is_gpt_oss()));
     c.o_bias = c.qkv_bias;
   }
   if (c.family == "llama") {
@@ -295,7 +314,8 @@ std::string ToHfConfigJson(const ModelConfig& c) {
       {"bos_token_id", nullptr},
       {"eos_token_id", nullptr},
   };
-  if (c.rope_scaling.kind != RopeScaling::Kind::kNone) {
+  // Without the field gpt_oss has one, not none.
+  if (c.rope_scaling.kind != RopeScaling::Kind::kNone || c.is_gpt_oss()) {
     root["rope_scaling"] = internal::RopeScalingJson(c.rope_scaling);
   }
   if (c.family != "qwen2" && c.family != "mistral") root["attention_bias"] = c.qkv_bias;
@@ -305,7 +325,10 @@ std::string ToHfConfigJson(const ModelConfig& c) {
     root["query_pre_attn_scalar"] = static_cast<int64_t>(c.query_pre_attn_scalar);  // whole
     root["rope_local_base_freq"] = c.local_rope_theta;
   }
-  if (c.num_experts > 0) {
+  if (c.is_gpt_oss()) {
+    root["num_local_experts"] = c.num_experts;
+    root["num_experts_per_tok"] = c.experts_per_token;
+  } else if (c.num_experts > 0) {
     root["num_experts"] = c.num_experts;
     root["num_experts_per_tok"] = c.experts_per_token;
     root["moe_intermediate_size"] = c.expert_intermediate_size;
@@ -339,10 +362,27 @@ std::vector<TensorSpec> CanonicalTensors(const ModelConfig& c) {
       out.push_back({prefix + "self_attn.q_norm.weight", {c.head_dim}});
       out.push_back({prefix + "self_attn.k_norm.weight", {c.head_dim}});
     }
+    if (c.is_gpt_oss()) out.push_back({prefix + "self_attn.sinks", {c.num_heads}});
     out.push_back({prefix + "post_attention_layernorm.weight", {c.hidden_size}});
     if (c.is_gemma()) {
       out.push_back({prefix + "pre_feedforward_layernorm.weight", {c.hidden_size}});
       out.push_back({prefix + "post_feedforward_layernorm.weight", {c.hidden_size}});
+    }
+    if (c.is_gpt_oss()) {
+      linear("mlp.router", c.num_experts, c.hidden_size, true);
+      const int64_t width = c.expert_intermediate_size, hidden = c.hidden_size;
+      const auto experts = [&](std::initializer_list<TensorSpec> parts) {
+        for (int32_t e = 0; e < c.num_experts; ++e) {
+          for (const TensorSpec& part : parts) {
+            out.push_back({fmt::format("{}mlp.experts.{}.{}", prefix, e, part.name), part.shape});
+          }
+        }
+      };
+      experts({{"gate_proj.weight", {width, hidden}}, {"up_proj.weight", {width, hidden}}});
+      experts({{"gate_proj.bias", {width}}, {"up_proj.bias", {width}}});
+      experts({{"down_proj.weight", {hidden, width}}});
+      experts({{"down_proj.bias", {hidden}}});
+      continue;
     }
     if (c.is_sparse(layer)) {
       linear("mlp.gate", c.num_experts, c.hidden_size, false);

@@ -42,7 +42,7 @@ struct RopeScaling {
 // SwiGLU. Every field is in range when the struct comes from a parser of this module.
 struct ModelConfig {
   std::string family;  // "llama" | "mistral" | "qwen2" | "qwen3" | "qwen3_moe" |
-                       // "gemma3_text": HF model_type
+                       // "gemma3_text" | "gpt_oss": HF model_type
   int32_t hidden_size = 0;
   int32_t num_layers = 0;
   int32_t num_heads = 0;
@@ -56,7 +56,7 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool tie_embeddings = false;  // the head is the embedding table; there is no lm_head.weight
   bool qkv_bias = false;        // biases of q_proj, k_proj, v_proj
-  bool o_bias = false;          // bias of o_proj; families llama and qwen3: equal to qkv_bias
+  bool o_bias = false;          // bias of o_proj; but for family qwen2 equal to qkv_bias
   bool mlp_bias = false;        // biases of gate_proj, up_proj, down_proj
   bool qk_norm = false;         // q_norm, k_norm [head_dim]; families qwen3, qwen3_moe, gemma3_text
   // Keys that a row of each layer sees, itself counted, 0: all before it. Empty: 0 in every layer.
@@ -69,11 +69,16 @@ struct ModelConfig {
   bool is_gemma() const { return family == "gemma3_text"; }
   double query_pre_attn_scalar = 0;  // 0: head_dim
   double local_rope_theta = 0;       // of layers with a window; 0: rope_theta and its scaling
-  // Mixture of experts, family qwen3_moe and no other: every layer but dense_layers (ascending) has
-  // num_experts SwiGLU experts in place of its MLP, of which a token passes experts_per_token.
+  // Family gpt_oss and no other: a sink a head joins the softmax of attention, experts' gates are
+  // bounded (by 7, with a slope of 1.702 in the sigmoid and up + 1), router and experts have
+  // biases, and the weights of the chosen are a softmax over them alone.
+  bool is_gpt_oss() const { return family == "gpt_oss"; }
+  // Mixture of experts, families qwen3_moe and gpt_oss and no other: every layer but dense_layers
+  // (ascending; gpt_oss: none) has num_experts gated experts in place of its MLP, of which a token
+  // passes experts_per_token.
   int32_t num_experts = 0;
   int32_t experts_per_token = 0;
-  int32_t expert_intermediate_size = 0;
+  int32_t expert_intermediate_size = 0;   // gpt_oss: intermediate_size
   bool normalise_expert_weights = false;  // norm_topk_prob: the chosen weights add up to 1
   std::vector<int32_t> dense_layers;
   int32_t bos_token_id = -1;           // -1: none
@@ -96,11 +101,14 @@ struct TensorSpec {
 
 // Every tensor of the model, in canonical order: model.embed_tokens.weight; per layer
 // input_layernorm.weight, self_attn.{q,k,v,o}_proj.{weight,bias}, self_attn.{q,k}_norm.weight where
-// there are such, post_attention_layernorm.weight; in a layer with experts mlp.gate.weight (the
-// router) and mlp.experts.J.{gate,up,down}_proj.weight (gemma3_text: then
-// pre_feedforward_layernorm.weight and post_feedforward_layernorm.weight), else
+// there are such (gpt_oss: self_attn.sinks), post_attention_layernorm.weight; in a layer with
+// experts mlp.gate.weight (the router) and mlp.experts.J.{gate,up,down}_proj.weight (gemma3_text:
+// then pre_feedforward_layernorm.weight and post_feedforward_layernorm.weight), else
 // mlp.{gate,up,down}_proj.{weight,bias} (each bias directly after its weight, where there is one);
-// model.norm.weight; lm_head.weight unless the embeddings are tied.
+// model.norm.weight; lm_head.weight unless the embeddings are tied. Of gpt_oss the router is
+// mlp.router.{weight,bias}, and after it come, each of all experts, the weights of gate and up,
+// their biases, the weights of down, its biases: the order of the file's tensors, which hold all
+// experts of a layer (fused_experts.h).
 std::vector<TensorSpec> CanonicalTensors(const ModelConfig& config);
 
 // Checks ranges and relations of all fields. InvalidArgument names the field.

@@ -20,6 +20,7 @@ bool SlidesAsAWhole(std::string_view family) {
 }
 
 constexpr int32_t kDefaultWindow = 4096;    // of the library's classes
+constexpr int32_t kGptOssWindow = 128;      // of its class
 constexpr int32_t kDefaultFullLayers = 28;  // max_window_layers
 
 // Which layers slide: what layer_types says, else what `otherwise` says.
@@ -79,6 +80,30 @@ Status ParseGemmaWindows(const JsonFields& fields, ModelConfig* c) {
   return OkStatus();
 }
 
+// gpt_oss: every other layer slides, the first among them, unless layer_types says otherwise.
+Status ParseGptOssWindows(const JsonFields& fields, ModelConfig* c) {
+  TITAN_ASSIGN_OR_RETURN(const int64_t window,
+                         fields.IntOr("sliding_window", 1, kMaxPositions, kGptOssWindow));
+  TITAN_ASSIGN_OR_RETURN(const std::vector<bool> sliding,
+                         SlidingLayers(fields, *c, [](int32_t layer) { return layer % 2 == 0; }));
+  if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return OkStatus();
+  for (const bool s : sliding) c->layer_windows.push_back(s ? static_cast<int32_t>(window) : 0);
+  return OkStatus();
+}
+
+Status ParseGptOssExperts(const JsonFields& fields, ModelConfig* c) {
+  // The name of the first files, and the newer one.
+  const char* chosen =
+      fields.Has("num_experts_per_tok") ? "num_experts_per_tok" : "experts_per_token";
+  TITAN_ASSIGN_OR_RETURN(const int64_t count, fields.Int("num_local_experts", 1, kMaxWidth));
+  TITAN_ASSIGN_OR_RETURN(const int64_t of_token, fields.Int(chosen, 1, kMaxWidth));
+  c->num_experts = static_cast<int32_t>(count);
+  c->experts_per_token = static_cast<int32_t>(of_token);
+  c->expert_intermediate_size = c->intermediate_size;
+  c->normalise_expert_weights = true;
+  return OkStatus();
+}
+
 }  // namespace
 
 Status CheckGemma(const ModelConfig& c) {
@@ -102,6 +127,7 @@ Status CheckGemma(const ModelConfig& c) {
 
 Status ParseWindows(const JsonFields& fields, ModelConfig* c) {
   if (c->is_gemma()) return ParseGemmaWindows(fields, c);
+  if (c->is_gpt_oss()) return ParseGptOssWindows(fields, c);
   if (IsQwen(c->family)) return ParseQwenWindows(fields, c);
   if (fields.Has("layer_types")) {
     for (const Json& kind : fields.Value("layer_types")) {
@@ -145,7 +171,7 @@ void WriteWindows(const ModelConfig& c, Json* root) {
                              ? 0
                              : *std::max_element(c.layer_windows.begin(), c.layer_windows.end());
   if (c.family == "mistral") out["sliding_window"] = window == 0 ? Json() : Json(window);
-  if (c.is_gemma()) {
+  if (c.is_gemma() || c.is_gpt_oss()) {
     out["sliding_window"] = window == 0 ? kDefaultWindow : window;
     out["layer_types"] = Json::array();
     for (int32_t layer = 0; layer < c.num_layers; ++layer) {
@@ -168,6 +194,7 @@ void WriteWindows(const ModelConfig& c, Json* root) {
 }
 
 Status ParseExperts(const JsonFields& fields, ModelConfig* c) {
+  if (c->is_gpt_oss()) return ParseGptOssExperts(fields, c);
   if (c->family != "qwen3_moe") return OkStatus();
   // The name of older files, and the newer one.
   const char* count = fields.Has("num_experts") ? "num_experts" : "num_local_experts";
@@ -199,7 +226,7 @@ Status ParseExperts(const JsonFields& fields, ModelConfig* c) {
 }
 
 Status CheckExperts(const ModelConfig& c) {
-  if (c.family != "qwen3_moe") {
+  if (c.family != "qwen3_moe" && !c.is_gpt_oss()) {
     if (c.num_experts == 0 && c.experts_per_token == 0 && c.expert_intermediate_size == 0 &&
         !c.normalise_expert_weights && c.dense_layers.empty()) {
       return OkStatus();
@@ -207,7 +234,8 @@ Status CheckExperts(const ModelConfig& c) {
     return InvalidArgument(fmt::format("num_experts: family {} has no experts", c.family));
   }
   constexpr int32_t kMaxExperts = 4096;
-  TITAN_RETURN_IF_ERROR(CheckRange("num_experts", c.num_experts, 1, kMaxExperts));
+  TITAN_RETURN_IF_ERROR(CheckRange(c.is_gpt_oss() ? "num_local_experts" : "num_experts",
+                                   c.num_experts, 1, kMaxExperts));
   // Each is three matrices: names and shapes are listed before any file of weights is looked at.
   constexpr int64_t kMaxExpertsOfAllLayers = 1 << 18;
   TITAN_RETURN_IF_ERROR(CheckRange("num_experts * num_hidden_layers",
@@ -217,6 +245,12 @@ Status CheckExperts(const ModelConfig& c) {
                                    std::min<int32_t>(c.num_experts, kMaxExpertsPerToken)));
   TITAN_RETURN_IF_ERROR(
       CheckRange("moe_intermediate_size", c.expert_intermediate_size, 1, kMaxWidth));
+  if (c.is_gpt_oss() && (c.expert_intermediate_size != c.intermediate_size ||
+                         !c.normalise_expert_weights || !c.dense_layers.empty())) {
+    return InvalidArgument(
+        "intermediate_size: family gpt_oss has experts of this width in every layer, whose weights "
+        "add up to 1");
+  }
   for (size_t i = 0; i < c.dense_layers.size(); ++i) {
     const int32_t layer = c.dense_layers[i];
     if (layer < 0 || layer >= c.num_layers || (i > 0 && layer <= c.dense_layers[i - 1])) {

@@ -27,7 +27,6 @@ Status CheckRange(const char* field, int64_t value, int64_t low, int64_t high);
 Status ParseRopeOf(const JsonFields& fields, ModelConfig* config);
 Status CheckRopeScaling(const RopeScaling& rope);
 // The older spelling (rope_theta, rope_scaling) is read by every version of transformers.
-// REQUIRES: a kind.
 Json RopeScalingJson(const RopeScaling& rope);
 
 // Which layers slide, and by how much.

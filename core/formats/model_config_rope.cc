@@ -175,7 +175,11 @@ Status CheckRopeScaling(const RopeScaling& rope) {
 }
 Status ParseRopeOf(const JsonFields& fields, ModelConfig* c) {
   if (c->is_gemma()) return ParseGemmaRope(fields, c);
-  const double kDefaultTheta = 10000;  // of the library's classes for these families
+  if (c->is_gpt_oss() && !fields.Has("rope_scaling") && !fields.Has("rope_parameters")) {
+    return fields.Error("rope_parameters",
+                        "is missing, and so is rope_scaling; family gpt_oss has one");
+  }
+  const double kDefaultTheta = c->is_gpt_oss() ? 150000 : 10000;  // of the library's classes
   TITAN_ASSIGN_OR_RETURN(c->rope_theta, fields.NumberOr("rope_theta", 1, kMaxTheta, kDefaultTheta));
   TITAN_ASSIGN_OR_RETURN(double partial, fields.NumberOr("partial_rotary_factor", 0, 1, 1));
   if (partial != 1) return fields.Refuse("partial_rotary_factor", "only 1 is covered");
@@ -208,7 +212,7 @@ Json RopeScalingJson(const RopeScaling& r) {
   for (const auto& [name, kind] : kRopeKinds) {
     if (kind == r.kind) out["rope_type"] = name;
   }
-  if (r.kind == RopeScaling::Kind::kLinear) return out;
+  if (r.kind == RopeScaling::Kind::kNone || r.kind == RopeScaling::Kind::kLinear) return out;
   if (r.kind == RopeScaling::Kind::kLlama3) {
     out["low_freq_factor"] = r.low_freq_factor;
     out["high_freq_factor"] = r.high_freq_factor;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/philox.h"
+#include "core/formats/fused_experts.h"
 
 namespace titan::formats {
 namespace {
@@ -289,6 +290,77 @@ TEST(ModelConfigTest, ExpertsOfQwen3Moe) {
   ModelConfig dense = *Parse(GoodLlama());
   dense.num_experts = 2;
   EXPECT_THAT(MessageOf(ValidateModelConfig(dense)), HasSubstr("num_experts"));
+}
+
+TEST(ModelConfigTest, GptOssHasSinksAndExpertsWithBiasesInEveryLayer) {
+  json text = GoodLlama();
+  text.update({{"model_type", "gpt_oss"},
+               {"architectures", {"GptOssForCausalLM"}},
+               {"num_local_experts", 4},
+               {"num_experts_per_tok", 2},
+               {"intermediate_size", 24},
+               {"swiglu_limit", 7.0},
+               {"rope_scaling",
+                {{"rope_type", "yarn"},
+                 {"factor", 32.0},
+                 {"truncate", false},
+                 {"original_max_position_embeddings", 64}}}});
+  text.erase("rope_theta");
+  text.erase("head_dim");
+  text.erase("attention_bias");
+  const auto config = Parse(text);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->head_dim, 64);
+  EXPECT_EQ(config->rope_theta, 150000);
+  EXPECT_TRUE(config->qkv_bias && config->o_bias);
+  EXPECT_EQ(config->layer_windows, (std::vector<int32_t>{128, 0}));  // the class's
+  EXPECT_EQ(config->expert_intermediate_size, 24);
+  EXPECT_TRUE(config->is_sparse(0) && config->is_sparse(1));
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*config), "canonical"), *config);
+  const auto tensors = CanonicalTensors(*config);
+  EXPECT_EQ(tensors.size(), 1u + 2 * (1 + 8 + 1 + 1 + 2 + 4 * 6) + 1);
+  EXPECT_EQ(tensors[10], (TensorSpec{"model.layers.0.self_attn.sinks", {4}}));
+  EXPECT_EQ(tensors[12], (TensorSpec{"model.layers.0.mlp.router.weight", {4, 64}}));
+  EXPECT_EQ(tensors[14], (TensorSpec{"model.layers.0.mlp.experts.0.gate_proj.weight", {24, 64}}));
+  EXPECT_EQ(tensors[17], (TensorSpec{"model.layers.0.mlp.experts.1.up_proj.weight", {24, 64}}));
+  const auto stored = FileTensors(*config);
+  EXPECT_EQ(stored.size(), 1u + 2 * (1 + 8 + 1 + 1 + 2 + 4) + 1);
+  EXPECT_EQ(stored[14], (TensorSpec{"model.layers.0.mlp.experts.gate_up_proj", {4, 64, 48}}));
+  EXPECT_EQ(stored[15], (TensorSpec{"model.layers.0.mlp.experts.gate_up_proj_bias", {4, 48}}));
+  EXPECT_EQ(stored[16], (TensorSpec{"model.layers.0.mlp.experts.down_proj", {4, 24, 64}}));
+  EXPECT_EQ(stored[17], (TensorSpec{"model.layers.0.mlp.experts.down_proj_bias", {4, 64}}));
+  json first = text;  // the fields of the first files
+  first.erase("num_experts_per_tok");
+  first["experts_per_token"] = 2;
+  first["layer_types"] = {"sliding_attention", "full_attention"};
+  first["sliding_window"] = 128;
+  EXPECT_EQ(*Parse(first), *config);
+  first["rope_scaling"] = {{"rope_type", "default"}};  // without the field the class has yarn
+  EXPECT_EQ(Parse(first)->rope_scaling, RopeScaling());
+  EXPECT_EQ(*ParseHfConfig(ToHfConfigJson(*Parse(first)), "canonical"), *Parse(first));
+  const std::pair<const char*, json> wrong[] = {
+      {"num_local_experts", nullptr}, {"num_local_experts", 0},
+      {"num_experts_per_tok", 5},     {"swiglu_limit", 6.0},
+      {"swiglu_alpha", 1.0},          {"layer_types", {"full_attention"}},
+      {"sliding_window", 0},          {"quantization_config", {{"quant_method", "mxfp4"}}},
+      {"rope_scaling", nullptr},      {"hidden_act", "gelu"}};
+  for (const auto& [field, value] : wrong) {
+    json changed = text;
+    changed[field] = value;
+    EXPECT_THAT(MessageOf(Parse(changed).status()), HasSubstr(field));
+  }
+}
+
+// Families whose blocks are not covered: a convolution, an output gate, a part of a head rotated.
+TEST(ModelConfigTest, HybridFamiliesAreRefusedByTheirName) {
+  for (const char* family : {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe_text"}) {
+    json text = GoodLlama();
+    text["model_type"] = family;
+    const Status status = Parse(text).status();
+    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+    EXPECT_THAT(MessageOf(status), HasSubstr("model_type"));
+    EXPECT_THAT(MessageOf(status), HasSubstr(family));
+  }
 }
 
 TEST(ModelConfigTest, MistralSlidesInEveryLayer) {

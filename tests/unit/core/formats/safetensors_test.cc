@@ -8,6 +8,10 @@
 
 #include <bit>
 #include <cstring>
+#include <map>
+#include <span>
+
+#include <nlohmann/json.hpp>
 
 #include "core/formats/hf_folder.h"
 #include "core/formats/model_source.h"
@@ -261,6 +265,103 @@ void WriteShards(const TempFolder& folder, const std::string& second_place_of_no
   WriteBytes(folder.path("model.safetensors.index.json"), "{\"weight_map\": {" + map + "}}");
   WriteBytes(folder.path("config.json"),
              ReadBytes(CasePath("safetensors/tied_with_head/config.json")));
+}
+
+// Experts that a file keeps in one tensor: written where fused_experts.h says, read back equal, and
+// MXFP4 blocks in their place are refused by name.
+TEST(HfFolderTest, FusedExpertsLieWhereTheFamilyHasThem) {
+  constexpr int64_t kHidden = 6, kWidth = 10, kExperts = 3;
+  ModelBundle bundle;
+  ModelConfig& config = bundle.config;
+  config.family = "gpt_oss";
+  config.hidden_size = kHidden;
+  config.num_layers = 2;
+  config.num_heads = config.num_kv_heads = 2;
+  config.head_dim = 4;
+  config.intermediate_size = config.expert_intermediate_size = kWidth;
+  config.vocab_size = 7;
+  config.max_position_embeddings = 64;
+  config.rms_norm_eps = 1e-5f;
+  config.rope_theta = 150000;
+  config.rope_scaling = {.kind = RopeScaling::Kind::kYarn,
+                         .factor = 4,
+                         .original_max_position_embeddings = 16,
+                         .truncate = false};
+  config.qkv_bias = config.o_bias = true;
+  config.layer_windows = {8, 0};
+  config.num_experts = kExperts;
+  config.experts_per_token = 2;
+  config.normalise_expert_weights = true;
+  ASSERT_TRUE(ValidateModelConfig(config).ok()) << ValidateModelConfig(config);
+
+  const TempFolder folder;
+  auto writer = HfFolderWriter::Create(folder.path("model"), bundle);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  std::map<std::string, std::vector<float>> values;
+  float next = 0;
+  for (const TensorSpec& tensor : CanonicalTensors(config)) {
+    std::vector<float>& all = values[tensor.name];
+    for (int64_t i = 0; i < tensor.num_elements(); ++i) all.push_back(++next);
+    const size_t half = all.size() / 2;
+    ASSERT_TRUE(writer->Append(tensor.name, std::span(all).first(half)).ok());
+    ASSERT_TRUE(writer->Append(tensor.name, std::span(all).subspan(half)).ok()) << tensor.name;
+  }
+  ASSERT_TRUE(writer->Finish().ok());
+
+  const std::string weights = folder.path("model") + "/model.safetensors";
+  const auto file = SafetensorsFile::Open(weights);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string prefix = "model.layers.1.mlp.experts.";
+  const auto stored = [&](const char* name) {
+    std::vector<float> all(
+        static_cast<size_t>(file->tensors().find(prefix + name)->second.num_elements()));
+    EXPECT_TRUE(file->ConvertTensor(prefix + name, all).ok());
+    return all;
+  };
+  const std::vector<float> gate_up = stored("gate_up_proj"), down = stored("down_proj"),
+                           gate_up_bias = stored("gate_up_proj_bias"),
+                           down_bias = stored("down_proj_bias");
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const std::string expert = prefix + std::to_string(e) + ".";
+    for (int64_t n = 0; n < kWidth; ++n) {
+      for (int64_t k = 0; k < kHidden; ++k) {
+        const size_t at = static_cast<size_t>(n * kHidden + k),
+                     pair = static_cast<size_t>((e * kHidden + k) * 2 * kWidth + 2 * n);
+        EXPECT_EQ(gate_up[pair], values[expert + "gate_proj.weight"][at]);
+        EXPECT_EQ(gate_up[pair + 1], values[expert + "up_proj.weight"][at]);
+        EXPECT_EQ(down[static_cast<size_t>((e * kWidth + n) * kHidden + k)],
+                  values[expert + "down_proj.weight"][static_cast<size_t>(k * kWidth + n)]);
+      }
+      const size_t pair = static_cast<size_t>(e * 2 * kWidth + 2 * n);
+      EXPECT_EQ(gate_up_bias[pair], values[expert + "gate_proj.bias"][static_cast<size_t>(n)]);
+      EXPECT_EQ(gate_up_bias[pair + 1], values[expert + "up_proj.bias"][static_cast<size_t>(n)]);
+    }
+    for (int64_t n = 0; n < kHidden; ++n) {
+      EXPECT_EQ(down_bias[static_cast<size_t>(e * kHidden + n)],
+                values[expert + "down_proj.bias"][static_cast<size_t>(n)]);
+    }
+  }
+  const auto source = OpenModelSource(folder.path("model"));
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->config(), config);
+  const auto read = ReadAll(**source);
+  for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(read[i], values[(*source)->tensors()[i].name]);
+
+  // A tensor of U8 as in the published files.
+  const std::string bytes = ReadBytes(weights);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof(length));
+  auto header = nlohmann::json::parse(bytes.substr(sizeof(length), length));
+  nlohmann::json entry = header[prefix + "gate_up_proj"];
+  header.erase(prefix + "gate_up_proj");
+  entry["dtype"] = "U8";
+  entry["shape"] = {gate_up.size() * sizeof(float)};
+  header[prefix + "gate_up_proj_blocks"] = entry;
+  const std::string changed = FileOf(header.dump(), 0) + bytes.substr(sizeof(length) + length);
+  WriteBytes(weights, changed);
+  const Status refused = OpenModelSource(folder.path("model")).status();
+  EXPECT_EQ(refused.code(), StatusCode::kUnimplemented) << refused;
+  EXPECT_THAT(MessageOf(refused), HasSubstr("mlp.experts.gate_up_proj_blocks: MXFP4, dtype U8"));
 }
 
 TEST(HfFolderTest, ShardsAreReadThroughTheirIndex) {
