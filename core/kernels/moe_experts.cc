@@ -119,6 +119,20 @@ struct PlacesOfRow {
   const float* at[kMaxChosen];
 };
 
+// body(expert, first, count): the places of each expert and unit that has some.
+template <typename Body>
+void OverUnits(const ExpertPlan& plan, std::span<const RowRange> units, const Body& body) {
+  for (int64_t e = 0; e < plan.experts(); ++e) {
+    int64_t place = plan.first(e);
+    for (const RowRange& unit : units) {
+      while (place < plan.last(e) && plan.row_of(place) < unit.begin) ++place;
+      const int64_t begin = place;
+      while (place < plan.last(e) && plan.row_of(place) < unit.end) ++place;
+      if (place > begin) body(static_cast<size_t>(e), begin, place - begin);
+    }
+  }
+}
+
 }  // namespace
 
 void ExpertPlan::Set(const int32_t* ids, int64_t rows, int64_t chosen, int64_t experts) {
@@ -181,22 +195,22 @@ void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const Ro
                           std::span<float* const> bias_accumulators, Inputs inputs, int64_t ldy) {
   if (ldy == 0) ldy = n;
   TITAN_CHECK(static_cast<int64_t>(accumulators.size()) == plan.experts());
-  TITAN_CHECK(bias_accumulators.empty() || bias_accumulators.size() == accumulators.size());
-  for (int64_t e = 0; e < plan.experts(); ++e) {
-    const size_t i = static_cast<size_t>(e);
-    int64_t place = plan.first(e);
-    for (const RowRange& unit : units) {
-      while (place < plan.last(e) && plan.row_of(place) < unit.begin) ++place;
-      const int64_t begin = place;
-      while (place < plan.last(e) && plan.row_of(place) < unit.end) ++place;
-      if (place == begin) continue;
-      LinearWeightGradient(pool, {x + begin * k, k, place - begin, k, inputs},
-                           {dy + begin * ldy, ldy, n, accumulators[i]});
-      if (!bias_accumulators.empty()) {
-        LinearBiasGradient(pool, dy + begin * ldy, ldy, place - begin, n, bias_accumulators[i]);
-      }
-    }
-  }
+  OverUnits(plan, units, [&](size_t expert, int64_t first, int64_t count) {
+    LinearWeightGradient(pool, {x + first * k, k, count, k, inputs},
+                         {dy + first * ldy, ldy, n, accumulators[expert]});
+  });
+  if (bias_accumulators.empty()) return;
+  ExpertBiasGradient(pool, plan, units, dy, n, bias_accumulators, ldy);
+}
+
+void ExpertBiasGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,
+                        const float* dy, int64_t n, std::span<float* const> bias_accumulators,
+                        int64_t ldy) {
+  if (ldy == 0) ldy = n;
+  TITAN_CHECK(static_cast<int64_t>(bias_accumulators.size()) == plan.experts());
+  OverUnits(plan, units, [&](size_t expert, int64_t first, int64_t count) {
+    LinearBiasGradient(pool, dy + first * ldy, ldy, count, n, bias_accumulators[expert]);
+  });
 }
 
 void CombinePlaces(Pool& pool, const ExpertPlan& plan, const float* weights, const float* out,

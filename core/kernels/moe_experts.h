@@ -85,6 +85,10 @@ void ExpertWeightGradient(Pool& pool, const ExpertPlan& plan, std::span<const Ro
                           std::span<float* const> accumulators,
                           std::span<float* const> bias_accumulators, Inputs inputs = Inputs::kF32,
                           int64_t ldy = 0);
+// The biases alone, for a rank that holds all of them and a part of the matrices.
+void ExpertBiasGradient(Pool& pool, const ExpertPlan& plan, std::span<const RowRange> units,
+                        const float* dy, int64_t n, std::span<float* const> bias_accumulators,
+                        int64_t ldy = 0);
 
 // out [places][width], weights [rows][chosen], shared [rows][width] or null -> y [rows][width].
 void CombinePlaces(Pool& pool, const ExpertPlan& plan, const float* weights, const float* out,

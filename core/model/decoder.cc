@@ -396,7 +396,7 @@ void BlockForward(const DecoderContext& context, const Weights& weights, int lay
   TITAN_CHECK(rows <= workspace.limits().max_rows);
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
-  const kernels::AttentionShape shape = decoder.attention_shape(layer);
+  const kernels::AttentionShape shape = decoder.attention_shape(layer, w.sinks);
   const size_t x_bytes = static_cast<size_t>(rows * decoder.hidden()) * sizeof(float);
   const float eps = decoder.config().rms_norm_eps;
   const kernels::NormKind kind = decoder.norm_kind();

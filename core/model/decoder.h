@@ -92,17 +92,19 @@ class Decoder {
   }
   TensorShard shard() const { return table_.shard(); }
   const kernels::RopeTable& rope(int layer) const {
-    return local_rope_.has_value() && attention_shape(layer).window > 0 ? *local_rope_ : rope_;
+    return local_rope_.has_value() && attention_shape(layer, nullptr).window > 0 ? *local_rope_
+                                                                                 : rope_;
   }
   kernels::NormKind norm_kind() const {
     return config_.is_gemma() ? kernels::NormKind::kCentredGain : kernels::NormKind::kGain;
   }
   // What an embedding is multiplied by; 1: nothing is.
   float embedding_scale() const { return embedding_scale_; }
-  // Without the window, which is the layer's.
+  // Without what is the layer's: the window, and the sinks among its weights.
   const kernels::AttentionShape& attention_shape() const { return attention_; }
-  kernels::AttentionShape attention_shape(int layer) const {
+  kernels::AttentionShape attention_shape(int layer, const float* sinks) const {
     kernels::AttentionShape shape = attention_;
+    shape.sinks = sinks;
     if (!config_.layer_windows.empty()) {
       shape.window = config_.layer_windows[static_cast<size_t>(layer)];
     }
@@ -272,8 +274,8 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
                    const ForwardBatch& batch, std::span<const kernels::RowRange> units, float* kv,
                    const BlockActivations& saved, float* dx, const Gradients& gradients);
 
-// Adds the embedding's gradient into a buffer of the table's own layout; of a tied model that is not
-// the head's.
+// Adds the embedding's gradient into a buffer of the table's own layout; of a tied model that is
+// not the head's.
 void EmbedBackward(const DecoderContext& context, const ForwardBatch& batch,
                    std::span<const kernels::RowRange> units, const float* dx,
                    float* embedding_gradient);

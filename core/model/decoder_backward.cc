@@ -103,7 +103,7 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
   const LayerWeights& w = weights.layers[static_cast<size_t>(layer)];
   const LayerGradients& g = gradients.layers[static_cast<size_t>(layer)];
   const LayerParameters& p = decoder.table().layers()[static_cast<size_t>(layer)];
-  const kernels::AttentionShape shape = decoder.attention_shape(layer);
+  const kernels::AttentionShape shape = decoder.attention_shape(layer, w.sinks);
   const int64_t hidden = decoder.hidden();
   const int64_t x_floats = rows * hidden;
   const float eps = decoder.config().rms_norm_eps;
@@ -157,6 +157,10 @@ void BlockBackward(const DecoderContext& context, const Weights& weights, int la
   kernels::WriteKv(pool, shape, key, saved.value, batch.segments, kv);
   kernels::AttentionBackward(pool, shape, query, batch.segments, kv, saved.attention, dattention,
                              saved.row_max, saved.row_sum, dquery, dkey, dvalue);
+  if (w.sinks != nullptr) {
+    kernels::SinkGradient(pool, shape, saved.attention, dattention, saved.row_max, saved.row_sum,
+                          units, g.sinks);
+  }
   kernels::ApplyRopeBackward(pool, decoder.rope(layer), dquery, decoder.query_width(), rows,
                              shape.num_heads, batch.positions.data());
   kernels::ApplyRopeBackward(pool, decoder.rope(layer), dkey, decoder.kv_width(), rows,

@@ -29,7 +29,10 @@ int* ExpertRole(LayerParameters& layer, std::string_view suffix) {
   ExpertParameters& parameters = layer.experts[expert];
   if (name == "gate_proj.weight") return &parameters.gate;
   if (name == "up_proj.weight") return &parameters.up;
-  return name == "down_proj.weight" ? &parameters.down : nullptr;
+  if (name == "down_proj.weight") return &parameters.down;
+  if (name == "gate_proj.bias") return &parameters.gate_bias;
+  if (name == "up_proj.bias") return &parameters.up_bias;
+  return name == "down_proj.bias" ? &parameters.down_bias : nullptr;
 }
 
 // The role field of a layer for what follows "model.layers.N.", null if there is none of that name.
@@ -51,6 +54,7 @@ int* LayerRole(LayerParameters& layer, bool gemma, std::string_view suffix) {
       {"self_attn.o_proj.bias", &LayerParameters::o_bias},
       {"self_attn.q_norm.weight", &LayerParameters::q_norm},
       {"self_attn.k_norm.weight", &LayerParameters::k_norm},
+      {"self_attn.sinks", &LayerParameters::sinks},
       {"post_attention_layernorm.weight", &LayerParameters::post_norm},
       {"pre_feedforward_layernorm.weight", &LayerParameters::post_norm},
       {"post_feedforward_layernorm.weight", &LayerParameters::mlp_norm},
@@ -61,6 +65,8 @@ int* LayerRole(LayerParameters& layer, bool gemma, std::string_view suffix) {
       {"mlp.up_proj.bias", &LayerParameters::up_bias},
       {"mlp.down_proj.bias", &LayerParameters::down_bias},
       {"mlp.gate.weight", &LayerParameters::router},
+      {"mlp.router.weight", &LayerParameters::router},
+      {"mlp.router.bias", &LayerParameters::router_bias},
   };
   for (const auto& r : roles) {
     if (suffix == r.suffix) return &(layer.*r.role);
@@ -114,6 +120,7 @@ Pointers PointersOf(const ParameterTable& table, const VectorAt& vector, const M
                                .o_bias = vector(l.o_bias),
                                .q_norm = vector(l.q_norm),
                                .k_norm = vector(l.k_norm),
+                               .sinks = vector(l.sinks),
                                .attention_norm = vector(l.attention_norm),
                                .mlp_norm = vector(l.mlp_norm),
                                .post_norm = vector(l.post_norm),
@@ -124,10 +131,15 @@ Pointers PointersOf(const ParameterTable& table, const VectorAt& vector, const M
                                .up_bias = vector(l.up_bias),
                                .down_bias = vector(l.down_bias),
                                .router = matrix(l.router),
+                               .router_bias = vector(l.router_bias),
                                .experts = {}});
     for (const ExpertParameters& e : l.experts) {
-      pointers.layers.back().experts.push_back(
-          {.gate = matrix(e.gate), .up = matrix(e.up), .down = matrix(e.down)});
+      pointers.layers.back().experts.push_back({.gate = matrix(e.gate),
+                                                .up = matrix(e.up),
+                                                .down = matrix(e.down),
+                                                .gate_bias = vector(e.gate_bias),
+                                                .up_bias = vector(e.up_bias),
+                                                .down_bias = vector(e.down_bias)});
     }
   }
   return pointers;
@@ -185,7 +197,8 @@ StatusOr<ParameterTable> ParameterTable::Of(const formats::ModelConfig& config, 
     const int index = table.size();
     if (parameter.is_matrix()) {
       parameter.layout = Layout::kPanels;
-      const bool is_router = spec.name.ends_with(".mlp.gate.weight");
+      const bool is_router =
+          spec.name.ends_with(".mlp.gate.weight") || spec.name.ends_with(".mlp.router.weight");
       if (HasRoundedWeights(mode) && !is_router) parameter.element = kernels::Element::kBf16;
       if (shard.size > 1 && !is_router) {
         parameter.owned_step = OwnedStep(spec);

@@ -16,9 +16,10 @@
 //   kBf16 the table of kW16; what is multiplied with a matrix is rounded to bfloat16 too.
 //
 // Order: model.embed_tokens.weight; for each layer input_layernorm, q_proj, k_proj, v_proj, o_proj
-// (each weight, then bias where the family has one), q_norm and k_norm where the family has them,
+// (each weight, then bias where the family has one), q_norm and k_norm or sinks where the family
+// has them,
 // post_attention_layernorm (Gemma: then pre_feedforward_layernorm, post_feedforward_layernorm),
-// gate_proj, up_proj, down_proj, or the router and each expert's three;
+// gate_proj, up_proj, down_proj, or the router and each expert's three (gpt_oss: by role);
 // model.norm.weight; lm_head.weight where embeddings are untied. Names are those of Hugging Face.
 //
 // Of a tensor-parallel rank (numerics.md section 8) the slot holds only the rows that it owns of
@@ -105,6 +106,7 @@ Slice OwnedColumns(const Parameter& parameter, TensorShard shard);
 
 struct ExpertParameters {
   int gate = -1, up = -1, down = -1;
+  int gate_bias = -1, up_bias = -1, down_bias = -1;
 };
 
 // Indices into ParameterTable::parameters(); -1 = the model has no such parameter.
@@ -113,11 +115,12 @@ struct LayerParameters {
   int q = -1, k = -1, v = -1, o = -1;
   int q_bias = -1, k_bias = -1, v_bias = -1, o_bias = -1;
   int q_norm = -1, k_norm = -1;
+  int sinks = -1;
   int attention_norm = -1, mlp_norm = -1;  // of a branch before it is added (Gemma)
   int post_norm = -1;
   int gate = -1, up = -1, down = -1;
   int gate_bias = -1, up_bias = -1, down_bias = -1;
-  int router = -1;
+  int router = -1, router_bias = -1;
   std::vector<ExpertParameters> experts;  // empty: the layer has an MLP
 };
 
@@ -159,9 +162,10 @@ class ParameterTable {
   int64_t num_elements_ = 0;
 };
 
-template <typename Matrix>
+template <typename Vector, typename Matrix>
 struct ExpertPointers {
   Matrix gate, up, down;
+  Vector gate_bias, up_bias, down_bias;
 };
 
 // Pointers into a slot by role: vectors are floats, matrices panels. Null where the model has no
@@ -172,12 +176,14 @@ struct LayerPointers {
   Matrix q, k, v, o;
   Vector q_bias, k_bias, v_bias, o_bias;
   Vector q_norm, k_norm;
+  Vector sinks;
   Vector attention_norm, mlp_norm;
   Vector post_norm;
   Matrix gate, up, down;
   Vector gate_bias, up_bias, down_bias;
   Matrix router;
-  std::vector<ExpertPointers<Matrix>> experts;
+  Vector router_bias;
+  std::vector<ExpertPointers<Vector, Matrix>> experts;
 };
 
 template <typename Slot, typename Vector, typename Matrix>

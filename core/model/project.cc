@@ -6,6 +6,7 @@
 #include "core/base/check.h"
 #include "core/kernels/gelu.h"
 #include "core/kernels/linear.h"
+#include "core/kernels/moe_experts.h"
 #include "core/kernels/panels.h"
 #include "core/kernels/swiglu.h"
 #include "core/model/tensor_parallel.h"
@@ -202,6 +203,9 @@ void HeadBackwardOfParts(const DecoderContext& context, int64_t rows, float* dhi
 void GateForward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,
                  const float* up, float* out) {
   if (decoder.config().is_gemma()) return kernels::GeluGlu(pool, n, gate, up, out);
+  if (decoder.config().is_gpt_oss()) {
+    return kernels::BoundedGate(pool, kernels::GateBounds{}, n, gate, up, out);
+  }
   kernels::SwiGlu(pool, n, gate, up, out);
 }
 
@@ -209,6 +213,9 @@ void GateBackward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const 
                   const float* up, const float* dout, float* dgate, float* dup) {
   if (decoder.config().is_gemma()) {
     return kernels::GeluGluBackward(pool, n, gate, up, dout, dgate, dup);
+  }
+  if (decoder.config().is_gpt_oss()) {
+    return kernels::BoundedGateBackward(pool, kernels::GateBounds{}, n, gate, up, dout, dgate, dup);
   }
   kernels::SwiGluBackward(pool, n, gate, up, dout, dgate, dup);
 }

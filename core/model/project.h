@@ -74,7 +74,8 @@ void HeadLogProbOfParts(const DecoderContext& context, const Weights& weights,
 void HeadBackwardOfParts(const DecoderContext& context, int64_t rows, float* dhidden,
                          const std::function<void(const kernels::HeadPart*)>& backward);
 
-// The MLP's gate, silu or the tanh form of gelu as the family says; flat arrays of n elements.
+// The gate of the MLP or of experts, silu, the tanh form of gelu or the bounded one as the family
+// says; flat arrays of n elements.
 void GateForward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,
                  const float* up, float* out);
 void GateBackward(const Decoder& decoder, kernels::Pool& pool, int64_t n, const float* gate,

@@ -85,7 +85,10 @@ class DoubleDecoder {
       const size_t window = c_.layer_windows.empty()
                                 ? 0
                                 : static_cast<size_t>(c_.layer_windows[static_cast<size_t>(l)]);
-      const std::vector<double> attention = Attention(q, k, v, rows, window == 0 ? rows : window);
+      const auto sinks = w_.find(a + "sinks");
+      const std::vector<double> attention =
+          Attention(q, k, v, rows, window == 0 ? rows : window,
+                    sinks == w_.end() ? nullptr : sinks->second.data());
       std::vector<double> branch =
           Linear(attention, rows, a + "o_proj.weight", a + "o_proj.bias", d, c_.hidden_size);
       if (c_.is_gemma()) branch = Norm(branch, rows, p + "post_attention_layernorm.weight");
@@ -108,6 +111,11 @@ class DoubleDecoder {
     const std::vector<double> up =
         Linear(n, rows, m + "up_proj.weight", m + "up_proj.bias", c_.hidden_size, width);
     for (size_t i = 0; i < gate.size(); ++i) {
+      if (c_.is_gpt_oss()) {
+        const double g = std::min(gate[i], 7.0), u = std::clamp(up[i], -7.0, 7.0);
+        gate[i] = (u + 1) * g / (1 + std::exp(-1.702 * g));
+        continue;
+      }
       const double g = gate[i], root = std::sqrt(2 / std::numbers::pi);
       const double tanh = std::tanh(root * (g + 0.044715 * g * g * g));
       gate[i] = (c_.is_gemma() ? 0.5 * g * (1 + tanh) : g / (1 + std::exp(-g))) * up[i];
@@ -115,13 +123,15 @@ class DoubleDecoder {
     return Linear(gate, rows, m + "down_proj.weight", m + "down_proj.bias", width, c_.hidden_size);
   }
 
-  // Softmax over all experts, the best of each row, their weights normalised if the model says so.
+  // Softmax over all experts, the best of each row, their weights normalised if the model says so,
+  // which is a softmax over the best.
   std::vector<double> Experts(const std::vector<double>& n, size_t rows,
                               const std::string& m) const {
     const size_t experts = static_cast<size_t>(c_.num_experts),
                  hidden = static_cast<size_t>(c_.hidden_size),
                  chosen = static_cast<size_t>(c_.experts_per_token);
-    std::vector<double> z = Linear(n, rows, m + "gate.weight", "", c_.hidden_size, c_.num_experts);
+    std::vector<double> z = Linear(n, rows, m + (c_.is_gpt_oss() ? "router.weight" : "gate.weight"),
+                                   m + "router.bias", c_.hidden_size, c_.num_experts);
     std::vector<double> out(rows * hidden, 0.0);
     for (size_t t = 0; t < rows; ++t) {
       double sum = 0, kept = 0;
@@ -237,7 +247,8 @@ class DoubleDecoder {
   }
 
   std::vector<double> Attention(const std::vector<double>& q, const std::vector<double>& k,
-                                const std::vector<double>& v, size_t rows, size_t window) const {
+                                const std::vector<double>& v, size_t rows, size_t window,
+                                const double* sinks) const {
     const size_t dim = static_cast<size_t>(c_.head_dim);
     const size_t heads = static_cast<size_t>(c_.num_heads),
                  kv_heads = static_cast<size_t>(c_.num_kv_heads);
@@ -256,6 +267,7 @@ class DoubleDecoder {
           p[j] = s / std::sqrt(c_.is_gemma() ? c_.query_pre_attn_scalar : static_cast<double>(dim));
           max = std::max(max, p[j]);
         }
+        if (sinks != nullptr) sum += std::exp(sinks[h] - max);
         for (double& value : p) sum += value = std::exp(value - max);
         for (size_t j = 0; j <= t; ++j) {
           for (size_t i = 0; i < dim; ++i) {

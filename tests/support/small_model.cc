@@ -60,7 +60,14 @@ formats::ModelConfig SmallModelConfig(const SmallModelOptions& options) {
     config.query_pre_attn_scalar = options.head_dim + 3;
     config.local_rope_theta = 500;
   }
-  if (options.num_experts > 0) {
+  if (options.gpt_oss) {
+    config.family = "gpt_oss";
+    config.mlp_bias = false;
+    config.num_experts = options.num_experts;
+    config.experts_per_token = 2;
+    config.expert_intermediate_size = options.intermediate_size;
+    config.normalise_expert_weights = true;
+  } else if (options.num_experts > 0) {
     config.family = "qwen3_moe";
     config.num_experts = options.num_experts;
     config.experts_per_token = 2;
@@ -83,7 +90,7 @@ std::vector<std::vector<float>> SmallModelWeights(const model::ParameterTable& t
     // The final norm makes hidden values of about 1, so logits have head_scale * sqrt(hidden).
     const float head_scale =
         static_cast<float>(options.logit_scale / std::sqrt(options.hidden_size));
-    float scale = 0.1f;  // biases
+    float scale = Contains(p.name, "sinks") ? 1.0f : 0.1f;  // sinks, biases
     float center = 0;
     if (is_head) {
       scale = head_scale;

@@ -41,7 +41,9 @@ struct SmallModelOptions {
   // first layer is dense. Needs qk_norm.
   int32_t num_experts = 0;
   bool normalise_expert_weights = true;
-  std::vector<int32_t> layer_windows;  // of qk_norm models; families llama has none
+  // Family gpt_oss; needs num_experts (of intermediate_size, in every layer) and no qk_norm.
+  bool gpt_oss = false;
+  std::vector<int32_t> layer_windows;  // of qk_norm and gpt_oss models; family llama has none
   // Roughly what is added to the logits of <|eos|> and of each digit (untied models only).
   double eos_logit = 3.0;
   double digit_logit = 2.5;

@@ -172,6 +172,19 @@ TEST(DecoderTest, ExpertsGiveThePrefillsBits) {
   }
 }
 
+TEST(DecoderTest, GptOssGivesThePrefillsBits) {
+  SmallModelOptions options = TinyOptions();
+  options.gpt_oss = true;
+  options.biases = true;
+  options.num_experts = 5;
+  options.layer_windows = {20, 0};
+  const LoadedModel model = MakeModel(options, 15);
+  ASSERT_GE(model.table().layers()[0].sinks, 0);
+  for (int threads = 1; threads <= 3; ++threads) {
+    ExpectInvariant(model, {1, 16, 70, 129, 33}, threads, 70 + static_cast<uint64_t>(threads));
+  }
+}
+
 TEST(DecoderTest, InstructionSetsGiveTheSameBits) {
   const auto detected = kernels::DetectIsa();
   ASSERT_TRUE(detected.ok()) << detected.status();

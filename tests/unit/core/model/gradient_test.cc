@@ -174,6 +174,21 @@ TEST(GradientTest, IsTheDerivativeOfAGemma3DecoderInDouble) {
   ExpectGradientOfDouble(GemmaOptions(), 26);
 }
 
+SmallModelOptions GptOssOptions() {
+  SmallModelOptions options = QwenOptions();
+  options.qk_norm = false;
+  options.gpt_oss = true;
+  options.biases = true;
+  options.num_experts = 4;  // each is chosen, for nothing dominates the rows of a tied table
+  options.layer_windows = {7, 0};
+  options.rope_scaling.truncate = false;
+  return options;
+}
+
+TEST(GradientTest, IsTheDerivativeOfAGptOssDecoderInDouble) {
+  ExpectGradientOfDouble(GptOssOptions(), 27);
+}
+
 // Runs whole samples [begin, end) of a shard as one microbatch.
 void RunMicrobatch(PlainTrainer& trainer, const PackedSamples& shard, size_t begin, size_t end,
                    GradientMemory& gradient) {
@@ -359,6 +374,10 @@ TEST(GradientTest, TrainingLogProbsOfQwen3HaveTheBitsOfGeneration) {
   ExpectTrainingLogProbsOfGeneration(QwenOptions());
   ExpectTrainingLogProbsOfGeneration(MoeOptions());
   ExpectTrainingLogProbsOfGeneration(GemmaOptions());
+}
+
+TEST(GradientTest, TrainingLogProbsOfGptOssHaveTheBitsOfGeneration) {
+  ExpectTrainingLogProbsOfGeneration(GptOssOptions());
 }
 
 TEST(GradientTest, EntropyAgreesWithDouble) {

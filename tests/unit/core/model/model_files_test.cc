@@ -62,11 +62,14 @@ SmallModelOptions SomeOptions(bool tied, bool biases) {
 
 TEST(ModelFilesTest, WhatIsExportedLoadsToTheSameBytes) {
   for (const bool tied : {false, true}) {
-    for (const bool biases : {false, true}) {
+    for (const int kind :
+         {0, 1, 2}) {  // of the untied without biases, and with: experts of each kind
+      const bool biases = kind > 0;
       const TempFolder folder;
       SmallModelOptions options = SomeOptions(tied, biases);
       options.qk_norm = !tied && !biases;
-      options.num_experts = options.qk_norm ? 3 : 0;
+      options.gpt_oss = kind == 2;
+      options.num_experts = options.qk_norm || options.gpt_oss ? 3 : 0;
       const Status made = MakeSmallModel(folder / "m", 3, options);
       ASSERT_TRUE(made.ok()) << made;
       const LoadedModel loaded = LoadModel(folder / "m");

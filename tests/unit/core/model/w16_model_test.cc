@@ -192,18 +192,19 @@ Trained Train(const LoadedModel& model, const PackedSamples& samples) {
 TEST(W16ModelTest, ForwardAndBackwardHaveTheBitsOfF32OnTheUpconvertedWeights) {
   std::vector<kernels::Isa> isas = {kernels::Isa::kAvx2};
   if (*kernels::DetectIsa() == kernels::Isa::kAvx512) isas.push_back(kernels::Isa::kAvx512);
-  for (const int kind : {0, 1, 2, 3}) {
+  for (const int kind : {0, 1, 2, 3, 4}) {
     SmallModelOptions options = Options(kind % 2 == 1);
-    options.qk_norm = kind >= 2;
+    options.qk_norm = kind == 2 || kind == 3;
     options.biases = !options.qk_norm;
-    if (kind == 3) {  // experts; the router stays binary32 in both
+    if (kind >= 3) {  // experts; the router stays binary32 in both
+      options.gpt_oss = kind == 4;
       options.num_experts = 4;
       options.intermediate_size = 96;
       options.layer_windows = {30, 30};
     }
     const LoadedModel w16 = W16Model(options, 3);
     const auto& router = w16.table().layers()[1].router;
-    if (kind == 3) {
+    if (kind >= 3) {
       EXPECT_EQ(w16.table().at(router).element, kernels::Element::kF32);
     }
     const LoadedModel f32 = Upconverted(w16);

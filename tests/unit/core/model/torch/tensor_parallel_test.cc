@@ -150,7 +150,9 @@ void ExpectParts(const SmallModelOptions& options, const Result& whole,
     }
   }
   for (int i = 0; i < table.size(); ++i) {
-    const bool is_router = table.at(i).name.ends_with(".mlp.gate.weight");  // whole everywhere
+    // Whole everywhere.
+    const bool is_router = table.at(i).name.ends_with(".mlp.gate.weight") ||
+                           table.at(i).name.ends_with(".mlp.router.weight");
     if (table.at(i).is_matrix() && !is_router) {
       EXPECT_EQ(rows[static_cast<size_t>(i)], table.at(i).rows()) << table.at(i).name;
     }
@@ -187,6 +189,14 @@ TEST(TensorParallelTest, FamiliesAndOddSizesToo) {
   options.num_experts = 4;
   CheckSizes(options, model::Mode::kF32, model::Recompute::kFull);
   CheckSizes(options, model::Mode::kBf16, model::Recompute::kNone);
+  options = Options();
+  options.intermediate_size = 100;
+  options.gpt_oss = true;
+  options.biases = true;
+  options.num_experts = 4;
+  options.layer_windows = {20, 0};
+  CheckSizes(options, model::Mode::kF32, model::Recompute::kSelective);
+  CheckSizes(options, model::Mode::kBf16, model::Recompute::kFull);
   // A row is not whole chunks of 32; the last panels are short; one chunk of the vocabulary, so
   // that only one rank has rows of the head.
   options = Options();

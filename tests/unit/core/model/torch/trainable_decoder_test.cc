@@ -421,6 +421,11 @@ TEST(TrainableDecoderTest, ComputingAgainChangesNoBitAndTakesLessMemory) {
   options.num_experts = 5;
   options.layer_windows = {40, 40, 40};
   ExpectComputingAgainChangesNoBit(options);
+  options = Options(false);
+  options.gpt_oss = true;
+  options.num_experts = 5;
+  options.layer_windows = {40, 0, 40};
+  ExpectComputingAgainChangesNoBit(options);
 }
 
 int64_t ResidentBytes() {
