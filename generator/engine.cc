@@ -24,6 +24,26 @@ bool IsStop(const GroupRequest& request, TokenId token) {
   return std::find(stops.begin(), stops.end(), token) != stops.end();
 }
 
+// Of one step: one for each sample that decodes, and as many for prompts that end.
+int64_t MaxLogitsRows(const Engine::Limits& limits) {
+  return std::min(int64_t{limits.max_batch_rows}, 2 * int64_t{limits.max_running});
+}
+
+int64_t LogitsFloats(const model::Decoder& decoder, const Engine::Limits& limits) {
+  return MaxLogitsRows(limits) * decoder.vocabulary();
+}
+
+int64_t NumPages(const model::Decoder& decoder, const Engine::Limits& limits) {
+  return limits.kv_cache_bytes / model::KvCache::PageBytes(decoder.config());
+}
+
+model::Workspace::Limits ScratchOf(const Engine::Limits& limits) {
+  model::Workspace::Limits scratch;
+  scratch.max_rows = limits.max_batch_rows;
+  scratch.max_head_rows = MaxLogitsRows(limits);
+  return scratch;
+}
+
 }  // namespace
 
 struct Engine::Version {
@@ -83,15 +103,28 @@ struct Engine::Plan {
 };
 
 Engine::Engine(const model::Decoder& decoder, kernels::Pool& pool, const Limits& limits,
-               model::KvCache cache, std::unique_ptr<model::Workspace> workspace)
+               model::KvCache cache, std::unique_ptr<model::Workspace> workspace,
+               model::Floats logits)
     : decoder_(decoder),
       pool_(pool),
       limits_(limits),
       cache_(std::move(cache)),
       workspace_(std::move(workspace)),
-      pages_(static_cast<int>(cache_.num_pages())) {}
+      pages_(static_cast<int>(cache_.num_pages())),
+      logits_(std::move(logits)) {}
 
 Engine::~Engine() = default;
+
+Engine::Memory Engine::MemoryNeeded(const model::Decoder& decoder, const Limits& limits,
+                                    int own_versions) {
+  Memory needed;
+  needed.cache = NumPages(decoder, limits) * model::KvCache::PageBytes(decoder.config());
+  needed.activations = model::Workspace::MemoryNeeded(decoder, ScratchOf(limits));
+  needed.logits = LogitsFloats(decoder, limits) * static_cast<int64_t>(sizeof(float));
+  needed.rope = decoder.rope_bytes();
+  needed.weights = own_versions * decoder.table().slot_bytes();
+  return needed;
+}
 
 StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::Decoder& decoder, kernels::Pool& pool,
                                                  const Limits& limits) {
@@ -105,20 +138,21 @@ StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::Decoder& decoder, 
                            ") must be at least max_running_sequences (" +
                            std::to_string(limits.max_running) + ")");
   }
-  const int64_t page_bytes = model::KvCache::PageBytes(decoder.config());
-  const int64_t num_pages = limits.kv_cache_bytes / page_bytes;
+  const int64_t num_pages = NumPages(decoder, limits);
   if (num_pages < 1) {
     return InvalidArgument("kv_cache_bytes (" + std::to_string(limits.kv_cache_bytes) +
-                           ") is less than one page of this model (" + std::to_string(page_bytes) +
-                           " bytes)");
+                           ") is less than one page of this model (" +
+                           std::to_string(model::KvCache::PageBytes(decoder.config())) + " bytes)");
   }
-  TITAN_ASSIGN_OR_RETURN(model::KvCache cache, model::KvCache::Create(decoder.config(), num_pages));
-  model::Workspace::Limits scratch;
-  scratch.max_rows = limits.max_batch_rows;
-  scratch.max_head_rows = limits.max_batch_rows;
-  TITAN_ASSIGN_OR_RETURN(auto workspace, model::Workspace::Create(decoder, scratch));
+  TITAN_ASSIGN_OR_RETURN(model::KvCache cache,
+                         model::KvCache::Create(decoder.config(), num_pages, pool));
+  TITAN_ASSIGN_OR_RETURN(auto workspace,
+                         model::Workspace::Create(decoder, ScratchOf(limits), pool));
+  const int64_t logits_floats = LogitsFloats(decoder, limits);
+  TITAN_ASSIGN_OR_RETURN(model::Floats logits, model::AllocateFloats(logits_floats));
+  model::TakePages(pool, logits.get(), logits_floats);
   return std::unique_ptr<Engine>(
-      new Engine(decoder, pool, limits, std::move(cache), std::move(workspace)));
+      new Engine(decoder, pool, limits, std::move(cache), std::move(workspace), std::move(logits)));
 }
 
 Status Engine::AddVersion(const VersionKey& key, const void* slot,
@@ -335,6 +369,8 @@ Engine::Plan Engine::PlanStep() {
     if (room <= 0) break;
     const int64_t left = group->prompt_size() - group->prefilled;
     const int64_t rows = std::min(room, left);
+    const auto num_logits = static_cast<int64_t>(plan.logits_rows.size());
+    if (rows == left && num_logits == MaxLogitsRows(limits_)) break;  // ends in a later step
     add_rows(group, nullptr, group->request.prompt.data() + group->prefilled, rows,
              group->prefilled, group->prompt_pages, rows == left);
     ++plan.sequences;
@@ -384,7 +420,7 @@ void Engine::Emit(Plan& plan, StepOutput* output) {
   std::vector<Draw> draws;
   for (const Plan::Entry& entry : plan.entries) {
     const float* logits =
-        entry.logits_row < 0 ? nullptr : logits_.data() + entry.logits_row * vocabulary;
+        entry.logits_row < 0 ? nullptr : logits_.get() + entry.logits_row * vocabulary;
     if (entry.sample != nullptr) {
       draws.push_back({entry.group, entry.sample, logits});
       continue;
@@ -422,12 +458,11 @@ Engine::StepOutput Engine::Step() {
   output.rows = static_cast<int>(plan.tokens.size());
   sequences_running_max_ = std::max(sequences_running_max_, static_cast<int>(plan.sequences));
 
-  const size_t logits_floats = plan.logits_rows.size() * static_cast<size_t>(decoder_.vocabulary());
-  if (logits_.size() < logits_floats) logits_.resize(logits_floats);
+  TITAN_CHECK(static_cast<int64_t>(plan.logits_rows.size()) <= MaxLogitsRows(limits_));
   const model::DecoderContext context{decoder_, pool_, *workspace_};
   const model::ForwardBatch batch{plan.tokens, plan.positions, plan.segments};
   model::ForwardLogits(context, plan.version->weights, batch, cache_, plan.logits_rows,
-                       logits_.data());
+                       logits_.get());
 
   if (!plan.version->still_granted()) {
     // The slot was taken back while we read it: nothing of this step may leave (weightstore.md

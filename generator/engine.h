@@ -12,7 +12,8 @@
 // samples, then prompt chunks up to the row limit. The version is that of the most urgent work
 // (lowest priority number, then oldest). Pages are reserved for a sample's whole length when it
 // starts, so nothing is ever preempted; a new prompt is admitted only when every sample of the
-// admitted ones has started.
+// admitted ones has started. In one step end at most so many prompts that the rows of logits that
+// were planned suffice: a step takes no memory but small lists.
 //
 // What a sample's tokens and log-probs are depends only on (weights, prompt, sampling parameters,
 // seed, sample id): the kernels guarantee it (numerics.md), scheduling here is free (I3). Positions
@@ -38,6 +39,7 @@
 #include "core/kernels/sampling.h"
 #include "core/model/decoder.h"
 #include "core/model/kv_cache.h"
+#include "core/model/memory.h"
 #include "generator/page_pool.h"
 
 namespace titan::generator {
@@ -90,8 +92,24 @@ class Engine {
     int max_queued_groups = 256;
   };
 
-  // decoder and pool must outlive the engine. ResourceExhausted: the cache or the scratch does not
-  // fit. InvalidArgument: a limit below 1, or a cache of less than one page.
+  // Bytes that an engine takes in Create and keeps, and what it cannot be without. Kernels keep
+  // scratch for each thread on top, lists of requests are small.
+  struct Memory {
+    int64_t cache = 0;
+    int64_t activations = 0;  // of one step
+    int64_t logits = 0;
+    int64_t rope = 0;     // the decoder's, which has them already
+    int64_t weights = 0;  // of versions in memory of this process; mapped ones are the store's
+    int64_t total() const { return cache + activations + logits + rope + weights; }
+  };
+  // own_versions: how many have weights in memory of this process.
+  static Memory MemoryNeeded(const model::Decoder& decoder, const Limits& limits,
+                             int own_versions = 0);
+
+  // decoder and pool must outlive the engine. All memory is taken here; compare MemoryNeeded with
+  // what is free before, for the system grants more than it has, and ends the process later.
+  // ResourceExhausted: not even that. InvalidArgument: a limit below 1, or a cache of less than one
+  // page.
   static StatusOr<std::unique_ptr<Engine>> Create(const model::Decoder& decoder,
                                                   kernels::Pool& pool, const Limits& limits);
 
@@ -134,7 +152,7 @@ class Engine {
   struct Plan;
 
   Engine(const model::Decoder& decoder, kernels::Pool& pool, const Limits& limits,
-         model::KvCache cache, std::unique_ptr<model::Workspace> workspace);
+         model::KvCache cache, std::unique_ptr<model::Workspace> workspace, model::Floats logits);
 
   int PagesFor(int64_t positions) const;
   void AdmitAndStart();
@@ -155,7 +173,7 @@ class Engine {
   model::KvCache cache_;
   std::unique_ptr<model::Workspace> workspace_;
   PagePool pages_;
-  std::vector<float> logits_;
+  const model::Floats logits_;  // [MaxLogitsRows(limits)][vocabulary]
 
   std::map<VersionKey, Version> versions_;
   std::map<uint64_t, std::unique_ptr<Group>> groups_;  // by request id, so also by arrival

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trainer/train_state.h"
 
-#include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -23,14 +22,9 @@ StatusOr<std::unique_ptr<TrainState>> TrainState::Create(kernels::Pool& pool, in
   if (!snapshots) return state;
   TITAN_ASSIGN_OR_RETURN(state->other_, state->Allocate());
   // Taken now, so that the first step after a snapshot does not wait for pages.
-  constexpr int64_t kFloatsPerTask = 1 << 18;
   for (float* array : {state->other_->master.get(), state->other_->first_moment.get(),
                        state->other_->second_moment.get()}) {
-    pool.Run(static_cast<int>((num_floats + kFloatsPerTask - 1) / kFloatsPerTask), [&](int task) {
-      const int64_t first = task * kFloatsPerTask;
-      const int64_t count = std::min(kFloatsPerTask, num_floats - first);
-      std::memset(array + first, 0, static_cast<size_t>(count) * sizeof(float));
-    });
+    model::TakePages(pool, array, num_floats);
   }
   return state;
 }

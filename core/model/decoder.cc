@@ -119,6 +119,11 @@ Decoder::Decoder(formats::ModelConfig config, ParameterTable table, ParameterTab
   vocabulary_ = config_.vocab_size;
 }
 
+int64_t Decoder::RopePositionBytes(const formats::ModelConfig& config) {
+  return int64_t{config.head_dim} * static_cast<int64_t>(sizeof(float)) *
+         (config.local_rope_theta != 0 ? 2 : 1);
+}
+
 StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelConfig& config,
                                                          int64_t max_positions, Mode mode,
                                                          TensorShard shard) {
@@ -139,8 +144,7 @@ StatusOr<std::unique_ptr<const Decoder>> Decoder::Create(const formats::ModelCon
                            Number(config.max_position_embeddings) + ")");
   }
   if (max_positions == 0) max_positions = config.max_position_embeddings;
-  const int64_t position_bytes = int64_t{config.head_dim} * static_cast<int64_t>(sizeof(float)) *
-                                 (config.local_rope_theta != 0 ? 2 : 1);
+  const int64_t position_bytes = RopePositionBytes(config);
   if (position_bytes > 0 && max_positions > kMaxRopeTableBytes / position_bytes) {
     return ResourceExhausted("model: the rotary table of max_position_embeddings " +
                              Number(max_positions) + " with head_dim " + Number(config.head_dim) +
@@ -208,8 +212,8 @@ int64_t Workspace::MemoryNeeded(const Decoder& decoder, const Limits& limits) {
   return planned.Plan(decoder, nullptr) * static_cast<int64_t>(sizeof(float));
 }
 
-StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder,
-                                                       const Limits& limits) {
+StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder, const Limits& limits,
+                                                       kernels::Pool& pool) {
   if (limits.max_rows < 1 || limits.max_rows > (int64_t{1} << 30) || limits.max_head_rows < 0 ||
       limits.max_head_rows > (int64_t{1} << 30)) {
     return InvalidArgument("workspace: max_rows must lie in 1..2^30 and max_head_rows in 0..2^30");
@@ -218,8 +222,7 @@ StatusOr<std::unique_ptr<Workspace>> Workspace::Create(const Decoder& decoder,
   workspace->limits_ = limits;
   const int64_t floats = workspace->Plan(decoder, nullptr);
   TITAN_ASSIGN_OR_RETURN(workspace->memory_, AllocateFloats(floats));
-  // Takes the pages now: a step neither waits for the system nor finds too little memory.
-  std::memset(workspace->memory_.get(), 0, static_cast<size_t>(floats) * sizeof(float));
+  TakePages(pool, workspace->memory_.get(), floats);
   workspace->Plan(decoder, workspace->memory_.get());
   return workspace;
 }

@@ -111,6 +111,8 @@ class Decoder {
     return shape;
   }
   int64_t max_positions() const { return max_positions_; }
+  // Of the rotary tables, which are made in Create.
+  int64_t rope_bytes() const { return max_positions_ * RopePositionBytes(config_); }
   int num_layers() const { return static_cast<int>(table_.layers().size()); }
   int64_t hidden() const { return hidden_; }
   int64_t intermediate() const { return intermediate_; }
@@ -124,6 +126,7 @@ class Decoder {
   int64_t kv_width() const { return attention_.num_kv_heads * attention_.head_dim; }
 
  private:
+  static int64_t RopePositionBytes(const formats::ModelConfig& config);
   Decoder(formats::ModelConfig config, ParameterTable table, ParameterTable master_table,
           std::optional<ParameterTable> whole_table, kernels::RopeTable rope,
           std::optional<kernels::RopeTable> local_rope);
@@ -151,8 +154,11 @@ class Workspace {
     bool backward = false;      // also what the *Backward functions need
   };
   static int64_t MemoryNeeded(const Decoder& decoder, const Limits& limits);  // bytes
-  // ResourceExhausted: the memory cannot be had.
-  static StatusOr<std::unique_ptr<Workspace>> Create(const Decoder& decoder, const Limits& limits);
+  // Takes the memory now, by the threads of the pool. ResourceExhausted: the system refuses it; it
+  // refuses less than it lacks, so compare MemoryNeeded with what is free before.
+  static StatusOr<std::unique_ptr<Workspace>> Create(
+      const Decoder& decoder, const Limits& limits,
+      kernels::Pool& pool = kernels::Pool::OfThisThread());
 
   const Limits& limits() const { return limits_; }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/model/kv_cache.h"
 
-#include <cstring>
 #include <limits>
 #include <string>
 
@@ -24,7 +23,8 @@ int64_t KvCache::PageBytes(const formats::ModelConfig& config) {
   return config.num_layers * PageFloatsOf(config) * static_cast<int64_t>(sizeof(float));
 }
 
-StatusOr<KvCache> KvCache::Create(const formats::ModelConfig& config, int64_t num_pages) {
+StatusOr<KvCache> KvCache::Create(const formats::ModelConfig& config, int64_t num_pages,
+                                  kernels::Pool& pool) {
   if (num_pages < 1 || num_pages > std::numeric_limits<int32_t>::max()) {
     return InvalidArgument("kv cache: num_pages is " + std::to_string(num_pages) +
                            ", it must lie in 1..2147483647");
@@ -34,7 +34,7 @@ StatusOr<KvCache> KvCache::Create(const formats::ModelConfig& config, int64_t nu
   cache.num_pages_ = num_pages;
   cache.layer_floats_ = num_pages * PageFloatsOf(config);
   TITAN_ASSIGN_OR_RETURN(cache.memory_, AllocateFloats(cache.num_layers_ * cache.layer_floats_));
-  std::memset(cache.memory_.get(), 0, static_cast<size_t>(cache.bytes()));
+  TakePages(pool, cache.memory_.get(), cache.num_layers_ * cache.layer_floats_);
   return cache;
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/base/status.h"
 #include "core/formats/model_config.h"
+#include "core/kernels/pool.h"
 #include "core/model/memory.h"
 
 namespace titan::model {
@@ -22,9 +23,11 @@ class KvCache {
   // Bytes of one page over all layers of the model.
   static int64_t PageBytes(const formats::ModelConfig& config);
 
-  // Takes all pages of memory now, so that none is taken during a step. ResourceExhausted: the
-  // memory cannot be had. InvalidArgument: num_pages < 1 or above 2^31 - 1.
-  static StatusOr<KvCache> Create(const formats::ModelConfig& config, int64_t num_pages);
+  // Takes all pages of memory now, by the threads of the pool. ResourceExhausted: the system
+  // refuses the memory; it refuses less than it lacks, so compare with what is free before.
+  // InvalidArgument: num_pages < 1 or above 2^31 - 1.
+  static StatusOr<KvCache> Create(const formats::ModelConfig& config, int64_t num_pages,
+                                  kernels::Pool& pool = kernels::Pool::OfThisThread());
 
   KvCache(KvCache&&) = default;
   KvCache& operator=(KvCache&&) = default;

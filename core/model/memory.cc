@@ -3,6 +3,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
 #include <string>
 
 namespace titan::model {
@@ -38,6 +40,15 @@ StatusOr<Floats> AllocateFloats(int64_t num_floats) {
     madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // speed only
   }
   return Floats(reinterpret_cast<float*>(memory), FloatsDeleter{bytes});
+}
+
+void TakePages(kernels::Pool& pool, float* memory, int64_t num_floats) {
+  constexpr int64_t kFloats = kHugePage / static_cast<int64_t>(sizeof(float));
+  pool.Run(static_cast<int>((num_floats + kFloats - 1) / kFloats), [&](int task) {
+    const int64_t first = task * kFloats;
+    const int64_t count = std::min(kFloats, num_floats - first);
+    std::memset(memory + first, 0, static_cast<size_t>(count) * sizeof(float));
+  });
 }
 
 }  // namespace titan::model

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "core/base/status.h"
+#include "core/kernels/pool.h"
 
 namespace titan::model {
 
@@ -22,6 +23,10 @@ using Floats = std::unique_ptr<float[], FloatsDeleter>;
 // ResourceExhausted, with the bytes: the memory cannot be had. InvalidArgument: negative, or more
 // than 2^60.
 StatusOr<Floats> AllocateFloats(int64_t num_floats);
+
+// Writes zeros, each huge page by one thread of the pool: the system gives the pages now, so that
+// no step waits for them or finds too little memory, and where the threads run.
+void TakePages(kernels::Pool& pool, float* memory, int64_t num_floats);
 
 }  // namespace titan::model
 

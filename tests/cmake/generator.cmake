@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(generator_test LABEL parity ALSO_UNIT
   SOURCES unit/generator/engine_test.cc unit/generator/engine_thread_test.cc unit/generator/page_pool_test.cc
+          support/small_model.cc
   USES generator core/model core/formats core/kernels)
 titan_test(model_host_test LABEL unit TIMEOUT 60
   SOURCES unit/services/generator/model_host_test.cc support/small_model.cc

@@ -358,7 +358,7 @@ StatusOr<std::unique_ptr<TrainableDecoder>> TrainableDecoder::Create(const Decod
   }
   auto impl = std::make_unique<Impl>(decoder, pool, limits, tensor);
   const Workspace::Limits scratch = {limits.max_rows, limits.max_head_rows, limits.backward};
-  TITAN_ASSIGN_OR_RETURN(impl->workspace, Workspace::Create(decoder, scratch));
+  TITAN_ASSIGN_OR_RETURN(impl->workspace, Workspace::Create(decoder, scratch, pool));
   TITAN_ASSIGN_OR_RETURN(impl->memory,
                          AllocateFloats(Impl::Plan(decoder, limits, nullptr, nullptr)));
   Impl::Plan(decoder, limits, impl.get(), impl->memory.get());

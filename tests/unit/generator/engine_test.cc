@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: what the engine returns for a sample depends on the sample alone. Method: the same groups
 // under many limits, orders, cancellations and page budgets give the same tokens and log-prob bits,
-// and those are the bits of a plain prefill of the finished sequence; pages never leak.
+// and those are the bits of a plain prefill of the finished sequence; pages never leak. And it
+// takes its memory when it is made, as much as was said before.
 #include "generator/engine.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstdio>
+#include <fstream>
 #include <map>
 #include <random>
+#include <string>
 
 #include "core/kernels/isa.h"
 #include "core/kernels/sampling.h"
+#include "tests/support/model_fixture.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/small_model.h"
 #include "tests/support/tiny_model.h"
 
 namespace titan::generator {
@@ -151,6 +158,92 @@ TEST_F(EngineTest, LogProbsAreThoseOfAPlainPrefillOfTheFinishedSequence) {
     }
   }
   EXPECT_GT(compared, 100);
+}
+
+TEST_F(EngineTest, PromptsThatEndWaitForARowOfLogits) {
+  auto groups = Groups(12);
+  for (GroupRequest& group : groups) group.prompt.resize(1);
+  const Replies expected = RunAll(*MakeEngine({}), groups);
+  Engine::Limits limits;
+  limits.max_running = 1;  // two rows of logits, where twelve prompts would end at once
+  auto engine = MakeEngine(limits);
+  std::map<uint64_t, uint64_t> group_of;
+  for (const GroupRequest& group : groups) group_of[*engine->Submit(group)] = group.group.value;
+  Replies replies;
+  while (engine->HasWork()) {
+    const auto output = engine->Step();
+    EXPECT_LE(output.rows, 2);
+    Collect(output, group_of, &replies);
+  }
+  EXPECT_EQ(replies, expected);
+}
+
+int64_t ResidentBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+TEST(EngineMemoryTest, AStepTakesWhatWasPlanned) {
+  if (testing::kSanitized) GTEST_SKIP() << "its own memory is counted, too";
+  test::SmallModelOptions options;
+  options.hidden_size = 64;
+  options.num_heads = 2;
+  options.num_kv_heads = 1;
+  options.vocab_size = 40'000;
+  options.num_layers = 1;
+  const test::LoadedModel model = test::ModelOf(test::SmallModelConfig(options));
+  kernels::Pool pool(2);
+  test::FillSmallModelSlot(pool, model.table(), 1, options, model.slot.get());
+  Engine::Limits limits;
+  limits.max_running = 64;
+  limits.max_batch_rows = 512;
+  limits.kv_cache_bytes = 16 << 20;
+  const Engine::Memory memory = Engine::MemoryNeeded(*model.decoder, limits);
+  EXPECT_EQ(memory.cache, limits.kv_cache_bytes);
+  EXPECT_EQ(memory.logits, 128 * 40'000 * 4);  // 64 decode, 64 prompts end
+  EXPECT_EQ(memory.rope, 2048 * 64 * 4);
+  EXPECT_EQ(memory.weights, 0);
+  EXPECT_EQ(Engine::MemoryNeeded(*model.decoder, limits, 3).weights,
+            3 * model.table().slot_bytes());
+  struct Taken {
+    int64_t made = 0, steps = 0;
+  };
+  // Two long prompts, for a step of all rows; then so many short ones that all rows of logits are
+  // used.
+  const auto serve = [&] {
+    Taken taken;
+    const int64_t before = ResidentBytes();
+    const auto engine = test::ValueOrDie(Engine::Create(*model.decoder, pool, limits));
+    taken.made = ResidentBytes() - before;
+    EXPECT_TRUE(engine->AddVersion(kVersion, model.slot.get(), [] { return true; }).ok());
+    for (uint32_t g = 0; g < 200; ++g) {
+      GroupRequest request;
+      request.version = kVersion;
+      request.group = MakeGroupId(5, g, 0);
+      request.prompt.assign(g < 2 ? 400 : 2, static_cast<TokenId>(g));
+      request.samples.push_back({0, MakeSampleId(request.group, 0)});
+      request.max_new_tokens = 8;
+      EXPECT_TRUE(engine->Submit(std::move(request)).ok());
+    }
+    int rows_max = 0;
+    while (engine->HasWork()) rows_max = std::max(rows_max, engine->Step().rows);
+    EXPECT_EQ(rows_max, limits.max_batch_rows);
+    EXPECT_GE(engine->sequences_running_max(), 128);
+    taken.steps = ResidentBytes() - before - taken.made;
+    return taken;
+  };
+  serve();  // what kernels keep for each thread
+  const Taken taken = serve();
+  const int64_t planned = memory.total() - memory.rope;  // which the decoder has already
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::printf("planned %.1f MiB, taken %.1f MiB, by the steps %.1f MiB\n", mib(planned),
+              mib(taken.made), mib(taken.steps));
+  EXPECT_GT(taken.made, planned - (1 << 20));
+  EXPECT_LT(taken.made, planned + (4 << 20));
+  EXPECT_LT(taken.steps, 4 << 20);
 }
 
 TEST_F(EngineTest, CancelFreesEverythingAndDisturbsNobody) {
