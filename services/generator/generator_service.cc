@@ -284,6 +284,11 @@ grpc::ServerUnaryReactor* GeneratorService::GetStatus(grpc::CallbackServerContex
         reply.set_groups_queued(static_cast<uint32_t>(stats.queued));
         reply.set_tokens_generated(stats.tokens_generated);
         reply.set_sequences_running_max(static_cast<uint32_t>(stats.running_max));
+        v1::EngineMemory& memory = *reply.mutable_memory();
+        memory.set_kv_cache_bytes(config_.kv_cache_bytes());
+        memory.set_max_batch_tokens(config_.max_batch_tokens());
+        memory.set_max_running_sequences(config_.max_running_sequences());
+        memory.set_taken_bytes(host_.engine_bytes());
         co_return reply;
       });
 }

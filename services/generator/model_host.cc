@@ -10,6 +10,7 @@
 #include "core/formats/model_config.h"
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
 #include "services/contract/contract.h"
 
 namespace titan::services {
@@ -41,6 +42,33 @@ std::unique_ptr<weightstore::lanes::Puller> MakePuller(const config::v1::Generat
   auto puller = weightstore::lanes::Puller::Create(std::move(options));
   TITAN_CHECK(puller.ok());
   return *std::move(puller);
+}
+
+// ResourceExhausted: the parts, which settings make them, and what is free.
+Status CheckMemory(const Engine::Memory& needed, uint64_t available) {
+  if (static_cast<uint64_t>(needed.total()) <= available) return OkStatus();
+  struct Part {
+    const char* name;
+    int64_t bytes;
+    const char* setting;
+  };
+  const Part parts[] = {
+      {"cache", needed.cache, "kv_cache_bytes in the generator's config"},
+      {"activations", needed.activations, "max_batch_tokens in the generator's config"},
+      {"logits", needed.logits, "max_running_sequences in the generator's config"},
+      {"rotary tables", needed.rope, "max_position_embeddings in the model's config"},
+      {"further pulled versions", needed.weights, "max_versions in the generator's config"}};
+  const Part* largest = parts;
+  std::string list;
+  for (const Part& part : parts) {
+    if (part.bytes > largest->bytes) largest = &part;
+    if (part.bytes >> 20 == 0) continue;
+    list += (list.empty() ? "" : ", ") + std::string(part.name) + " " +
+            std::to_string(part.bytes >> 20);
+  }
+  return ResourceExhausted("serving this model needs " + std::to_string(needed.total() >> 20) +
+                           " MiB (" + list + "), " + std::to_string(available >> 20) +
+                           " MiB are free; lower " + largest->setting);
 }
 
 }  // namespace
@@ -77,11 +105,14 @@ bool ModelHost::Serves(const weightstore::Manifest& manifest) const {
          manifest.numerics_mode == model_.numerics_mode;
 }
 
-StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& manifest) const {
+StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::HeldVersion& version) const {
+  const weightstore::Manifest& manifest = version.manifest();
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig config,
                          formats::ParseHfConfig(manifest.model_config_json, "manifest"));
   const auto mode = model::ModeFromName(manifest.numerics_mode);
   if (!mode.ok()) return FailedPrecondition("manifest: " + MessageOf(mode.status()));
+  // Before the rotary tables are made, which are part of what is needed.
+  const auto available = runtime::AvailableMemory();  // a system that does not say is tried
   Model made;
   TITAN_ASSIGN_OR_RETURN(made.decoder, model::Decoder::Create(config, /*max_positions=*/0, *mode));
   const auto slot_bytes = static_cast<uint64_t>(made.decoder->table().slot_bytes());
@@ -91,13 +122,18 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::Manifest& man
                               std::to_string(slot_bytes) +
                               ": trainer and generator are of different versions");
   }
-  TITAN_RETURN_IF_ERROR(CheckRunContract(*pool_, config, *mode, manifest));
   Engine::Limits limits;
   limits.max_running = static_cast<int>(config_.max_running_sequences());
   limits.max_batch_rows = static_cast<int>(config_.max_batch_tokens());
   limits.kv_cache_bytes = static_cast<int64_t>(config_.kv_cache_bytes());
   limits.max_queued_groups = static_cast<int>(config_.max_queued_groups());
+  // Of pulled versions this one is there already.
+  const int own_versions = version.mapped() ? 0 : static_cast<int>(config_.max_versions()) - 1;
+  const Engine::Memory needed = Engine::MemoryNeeded(*made.decoder, limits, own_versions);
+  if (available.ok()) TITAN_RETURN_IF_ERROR(CheckMemory(needed, *available));
+  TITAN_RETURN_IF_ERROR(CheckRunContract(*pool_, config, *mode, manifest));
   TITAN_ASSIGN_OR_RETURN(auto engine, Engine::Create(*made.decoder, *pool_, limits));
+  made.engine_bytes = static_cast<uint64_t>(needed.total() - needed.weights);
   made.engine = std::make_unique<generator::EngineThread>(std::move(engine));
   made.config_json = manifest.model_config_json;
   made.numerics_mode = manifest.numerics_mode;
@@ -117,13 +153,14 @@ asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::Hel
                                  ToString(held_.begin()->first) + "); release them first");
   }
   making_model_ = true;
-  model_.engine.reset();
-  const auto make = [this, slot] { return MakeModel(slot->manifest()); };
+  model_.engine.reset();  // before its decoder
+  model_ = {};
+  const auto make = [this, slot] { return MakeModel(*slot); };
   auto made = co_await context_.blocking.Run(make);
   making_model_ = false;
   if (!made.ok()) co_return made.status();
   if (stopped_) co_return Cancelled("the generator is shutting down");
-  model_ = *std::move(made);  // the old engine has ended above
+  model_ = *std::move(made);
   co_return OkStatus();
 }
 
@@ -184,7 +221,11 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
   loading_.insert(key);
   auto acquired = co_await Acquire(key);
   loading_.erase(key);
-  if (!acquired.ok()) co_return Annotate(acquired.status(), "version " + ToString(key));
+  if (!acquired.ok()) {
+    TITAN_LOG(kWarning, "version_not_loaded", {"run", key.run_id}, {"version", key.version},
+              {"evaluation", key.evaluation}, {"status", acquired.status()});
+    co_return Annotate(acquired.status(), "version " + ToString(key));
+  }
   const std::shared_ptr<weightstore::HeldVersion> slot = *std::move(acquired);
   const std::string digest = ToHex(slot->lease().digest);
   held_[key] = {digest, slot};

@@ -42,8 +42,9 @@ class ModelHost {
   ~ModelHost();
 
   // Takes a version, mapped or pulled, and hands it to the engine; answers its digest. Idempotent.
-  // ResourceExhausted: no place (names what is held). FailedPrecondition: another model or
-  // contract. Cancelled: after Stop. Codes of Subscriber::Acquire.
+  // ResourceExhausted: no place (names what is held), or the model does not fit into memory (with
+  // the numbers, and what to lower). FailedPrecondition: another model or contract. Cancelled:
+  // after Stop. Codes of Subscriber::Acquire.
   rpc::asio::awaitable<StatusOr<std::string>> Load(generator::VersionKey key);
   // Gives a version back; waits for samples that use it, DeadlineExceeded if they do not end.
   // Unavailable: it is being loaded.
@@ -60,6 +61,8 @@ class ModelHost {
   const std::map<generator::VersionKey, Held>& held() const { return held_; }
   const std::set<generator::VersionKey>& loading() const { return loading_; }
   generator::EngineThread::Stats stats() const;
+  // What the model that is served has taken of this machine's memory, without weights.
+  uint64_t engine_bytes() const { return model_.engine_bytes; }
   // Ends every request; nothing may be loaded afterwards.
   void Stop();
 
@@ -67,13 +70,14 @@ class ModelHost {
   struct Model {
     std::string config_json;
     std::string numerics_mode;
+    uint64_t engine_bytes = 0;
     std::unique_ptr<const model::Decoder> decoder;
     std::unique_ptr<generator::EngineThread> engine;  // must end before its decoder
   };
 
   bool Serves(const weightstore::Manifest& manifest) const;
   // Decoder, contract and engine; takes seconds, hence on the blocking pool.
-  StatusOr<Model> MakeModel(const weightstore::Manifest& manifest) const;
+  StatusOr<Model> MakeModel(const weightstore::HeldVersion& version) const;
   // The version, and the model that runs it.
   rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::HeldVersion>>> Acquire(
       generator::VersionKey key);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Goal: a generator that maps its weights goes on over a weight store that is killed, without a
-// reload and with the same tokens, and the store has the version again. Method: titan-generator and
+// reload and with the same tokens, and the store has the version again; one whose cache does not
+// fit into memory says so with the numbers and lives on. Method: titan-generator and
 // titan-weightstore, the real programs; this process is the trainer and the orchestrator.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -30,14 +31,14 @@ constexpr std::chrono::milliseconds kPatience{titan::testing::Rounds(30'000, 120
 
 class GeneratorStoreTest : public ::testing::Test {
  protected:
-  GeneratorStoreTest() {
+  explicit GeneratorStoreTest(uint64_t kv_cache_bytes = 1 << 20) {
     StartStore();
     std::filesystem::create_directory(folder());
     std::ofstream(folder() + "/config.json")
         << R"({"daemon": {"worker_id": "generator-0", "data_folder": ")" << folder()
         << R"("}, "kernels": {"threads": 1}, "orchestrator_address": "127.0.0.1:1")"
         << R"(, "weightstore_address": ")" << store_.address() << R"(", "weightstore_socket": ")"
-        << store_.socket_path() << R"(", "kv_cache_bytes": 1048576})";
+        << store_.socket_path() << R"(", "kv_cache_bytes": )" << kv_cache_bytes << "}";
     generator_.emplace(
         std::vector<std::string>{std::string(TITAN_BINARY_DIR) + "/bin/titan-generator", "--config",
                                  folder() + "/config.json"},
@@ -165,6 +166,33 @@ TEST_F(GeneratorStoreTest, AKilledStoreDoesNotStopAGeneratorThatMaps) {
       },
       kPatience))
       << Log();
+}
+
+class HugeCacheTest : public GeneratorStoreTest {
+ protected:
+  HugeCacheTest() : GeneratorStoreTest(uint64_t{1} << 44) {}
+};
+
+TEST_F(HugeCacheTest, IsRefusedWithTheNumbersAndTheGeneratorLivesOn) {
+  kernels::Pool pool(1);
+  const test::SmallRun run(leader_->port(), store_.socket_path(), pool, "run", /*num_layers=*/1,
+                           /*num_versions=*/2);
+  for (const uint64_t version : {0, 1, 0}) {
+    const grpc::Status refused = Load(version);
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_NE(refused.error_message().find("serving this model needs 16777"), std::string::npos)
+        << refused.error_message();
+    EXPECT_NE(refused.error_message().find(" MiB are free; lower kv_cache_bytes"),
+              std::string::npos)
+        << refused.error_message();
+    grpc::ClientContext context;
+    generator::v1::GetStatusResponse status;
+    ASSERT_TRUE(stub_->GetStatus(&context, generator::v1::GetStatusRequest(), &status).ok());
+    EXPECT_EQ(status.versions_size(), 0);
+    EXPECT_EQ(status.memory().kv_cache_bytes(), uint64_t{1} << 44);
+    EXPECT_EQ(status.memory().taken_bytes(), 0u);
+  }
+  EXPECT_TRUE(Eventually([&] { return Version(0).holders_size() == 0; }, kPatience)) << Log();
 }
 
 }  // namespace

@@ -401,6 +401,42 @@ TEST_F(ModelHostTest, AnotherContractIsRefusedAndTheNextRunServed) {
   EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
 }
 
+TEST_F(ModelHostTest, AModelThatDoesNotFitIsRefusedWithTheNumbers) {
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
+  const auto refusal = [&](auto change) {
+    config::v1::GeneratorConfig config = config_;
+    change(config);
+    ModelHost host(config, leader_, context_);
+    const Status refused = End(Begin(host.Load({"run", 0}))).status();
+    EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+    EXPECT_TRUE(host.held().empty() && host.loading().empty());
+    EXPECT_EQ(host.engine_bytes(), 0u);
+    host.Stop();
+    ExpectNoLease();
+    return MessageOf(refused);
+  };
+  const std::string cache = refusal([](auto& config) { config.set_kv_cache_bytes(1ull << 44); });
+  EXPECT_NE(cache.find("serving this model needs 16777216 MiB (cache 16777216), "),
+            std::string::npos)
+      << cache;
+  EXPECT_NE(cache.find(" MiB are free; lower kv_cache_bytes in the generator's config"),
+            std::string::npos)
+      << cache;
+  // 2^30 rows; then as many of 96 logits.
+  const std::string rows = refusal([](auto& config) { config.set_max_batch_tokens(1 << 30); });
+  EXPECT_NE(rows.find("lower max_batch_tokens"), std::string::npos) << rows;
+  const std::string logits = refusal([](auto& config) {
+    config.set_max_batch_tokens(1 << 30);
+    config.set_max_running_sequences(1 << 30);
+  });
+  EXPECT_NE(logits.find("logits 393216)"), std::string::npos) << logits;
+  // What fits is served, and says what it took.
+  EXPECT_EQ(host_->engine_bytes(), 0u);
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
+  EXPECT_GT(host_->engine_bytes(), 1u << 20);  // the cache
+  EXPECT_LT(host_->engine_bytes(), 2u << 20);
+}
+
 // A generator that is not on the store's host.
 class PullingModelHostTest : public ModelHostTest {
  protected:
@@ -486,6 +522,20 @@ TEST_F(PullingModelHostTest, GeneratesWhatOneThatMapsDoes) {
   EXPECT_TRUE(Release({"run", 1}).ok());
   EXPECT_EQ(Metric("titan_generator_pull_memory_bytes"), slot_bytes);  // for the next one
   other.Stop();
+}
+
+TEST_F(PullingModelHostTest, VersionsToComeCountWhereTheyArePulled) {
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
+  config_.set_max_versions(1 << 30);
+  ModelHost host(config_, leader_, context_);
+  const Status refused = End(Begin(host.Load({"run", 0}))).status();
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(MessageOf(refused).find("further pulled versions "), std::string::npos) << refused;
+  EXPECT_NE(MessageOf(refused).find("lower max_versions in the generator's config"),
+            std::string::npos)
+      << refused;
+  host.Stop();
+  EXPECT_EQ(*Load({"run", 0}), run.digests[0]);
 }
 
 TEST_F(PullingModelHostTest, AVersionThatTheStoreTakesBackServesOn) {
