@@ -9,9 +9,42 @@ namespace {
 
 std::string Mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
+// Of one step, and what is there once for all steps: what generator/engine.h plans beside the
+// cache.
+uint64_t ScratchBytes(const formats::ModelConfig& model, const GeneratorMemory& generator) {
+  const auto u = [](int64_t value) { return static_cast<uint64_t>(value); };
+  const uint64_t rows = generator.max_batch_tokens;
+  const uint64_t hidden = u(model.hidden_size), head = u(model.head_dim);
+  const uint64_t chosen = u(model.experts_per_token);
+  const uint64_t mlp =
+      std::max(u(model.intermediate_size), chosen * u(model.expert_intermediate_size));
+  uint64_t row = 3 * hidden + 2 * (u(model.num_heads) + u(model.num_kv_heads)) * head + 3 * mlp;
+  if (model.num_experts > 0) row += u(model.num_experts) + chosen * (2 * hidden + 1);
+  const uint64_t logits_rows = std::min(rows, 2 * uint64_t{generator.max_running_sequences});
+  const uint64_t rope =
+      u(model.max_position_embeddings) * head * (model.local_rope_theta != 0 ? 2 : 1);
+  return sizeof(float) * (rows * row + logits_rows * u(model.vocab_size) + rope);
+}
+
+MemoryNeed NeedOf(const formats::ModelConfig& model, std::span<const GeneratorMemory> generators) {
+  uint64_t caches = 0, scratch = 0, taken = 0;
+  for (const GeneratorMemory& generator : generators) {
+    caches += generator.kv_cache_bytes;
+    scratch += ScratchBytes(model, generator);
+    taken += generator.taken_bytes;
+  }
+  const uint64_t all = caches + scratch;
+  return {"generators", all - std::min(all, taken),
+          std::to_string(generators.size()) + " with caches of " + Mib(caches) +
+              " (kv_cache_bytes) and " + Mib(scratch) +
+              " of activations, logits and rotary tables" +
+              (taken > 0 ? ", of which " + Mib(taken) + " are taken already" : "")};
+}
+
 }  // namespace
 
-std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec) {
+std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec,
+                                    std::span<const GeneratorMemory> generators) {
   uint64_t parameters = 0;
   for (const formats::TensorSpec& tensor : formats::CanonicalTensors(model)) {
     parameters += static_cast<uint64_t>(tensor.num_elements());
@@ -30,6 +63,7 @@ std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const Job
       {"trainer", arrays * weights,
        std::to_string(arrays) + " arrays of " + Mib(weights) +
            " (weights, two moments, gradients), activations not counted"}};
+  if (!generators.empty()) needs.push_back(NeedOf(model, generators));
   std::stable_sort(needs.begin(), needs.end(),
                    [](const MemoryNeed& a, const MemoryNeed& b) { return a.bytes > b.bytes; });
   return needs;

@@ -7,6 +7,7 @@
 #define TITAN_ORCHESTRATOR_MEMORY_NEEDS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,13 +17,23 @@
 namespace titan::orchestrator {
 
 struct MemoryNeed {
-  std::string holder;  // weightstore, trainer
+  std::string holder;  // weightstore, trainer, generators
   uint64_t bytes = 0;
   std::string what;  // how it adds up, for people
 };
 
-// Largest first.
-std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec);
+// A generator's settings, and what it has taken already: of an earlier job's model, in whose place
+// it takes the next one's.
+struct GeneratorMemory {
+  uint64_t kv_cache_bytes = 0;
+  uint32_t max_batch_tokens = 0;
+  uint32_t max_running_sequences = 0;
+  uint64_t taken_bytes = 0;
+};
+
+// Largest first. Generators map the weights; one that pulls them takes more.
+std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec,
+                                    std::span<const GeneratorMemory> generators);
 
 // Why the needs do not fit into what is left, with the numbers; empty: they do.
 std::string MemoryProblem(const std::vector<MemoryNeed>& needs, uint64_t available_bytes);

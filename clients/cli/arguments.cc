@@ -304,8 +304,9 @@ void AddToolCommands(Builder* builder, Arguments* args) {
   builder->Local(doctor);
   builder->Output(doctor);
   doctor->add_option("--job", args->doctor.job, "Job file whose model must fit");
-  doctor->add_option("--config", args->doctor.config,
-                     "Cluster configuration whose ports must be free");
+  doctor->add_option(
+      "--config", args->doctor.config,
+      "Cluster configuration whose ports must be free, and whose generators the job needs");
 
   CLI::App* completion =
       builder->Command("completion", "Print a script that completes commands in a shell",

@@ -88,7 +88,10 @@ void ExamineMemory(const MachineFacts& facts, const std::optional<JobNeeds>& job
           ? orchestrator::MemoryProblem(job->memory, *facts.memory_available_bytes)
           : "";
   if (!problem.empty()) {
-    out->Bad("job", problem, "use a smaller model or lower schedule.max_age, or free memory");
+    out->Bad(
+        "job", problem,
+        "use a smaller model, lower schedule.max_age or the generators' kv_cache_bytes, or free "
+        "memory");
     return;
   }
   uint64_t total = 0;

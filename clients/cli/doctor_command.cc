@@ -37,7 +37,8 @@ StatusOr<formats::ModelConfig> ConfigOf(const std::string& data,
   return formats::ParseHfConfig(stored->manifest->model_config_json, "model.id");
 }
 
-StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file) {
+StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file,
+                           const config::v1::ClusterConfig& cluster) {
   TITAN_ASSIGN_OR_RETURN(const cluster::JobFile job, cluster::ReadJobFile(file));
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig model, ConfigOf(data, job.spec.model()));
   orchestrator::JobSpec spec;  // what MemoryNeeds reads, defaults as documented
@@ -46,23 +47,25 @@ StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file) {
   if (job.spec.training().has_shards()) spec.training.shards = job.spec.training().shards();
   spec.data.held_out = job.spec.data().held_out();
   if (!job.spec.model().mode().empty()) spec.model.mode = job.spec.model().mode();
+  std::vector<orchestrator::GeneratorMemory> generators;
+  for (const config::v1::GeneratorConfig& generator : cluster::GeneratorConfigs(cluster)) {
+    generators.push_back({generator.kv_cache_bytes(), generator.max_batch_tokens(),
+                          generator.max_running_sequences()});
+  }
   JobNeeds needs;
-  needs.memory = orchestrator::MemoryNeeds(model, spec);
+  needs.memory = orchestrator::MemoryNeeds(model, spec, generators);
   return needs;
 }
 
-StatusOr<std::vector<std::string>> ListenersOf(const std::string& file) {
-  std::vector<std::string> listen;
-  if (file.empty()) return listen;
+// Defaults where the file is silent, or there is none.
+StatusOr<config::v1::ClusterConfig> ReadCluster(const std::string& file) {
   config::v1::ClusterConfig config;
   cluster::FillClusterDefaults(&config);
+  if (file.empty()) return config;
   rpc::ConfigOrigins ignored;
   TITAN_RETURN_IF_ERROR(
       rpc::ReadConfigFile(file, &config, &ignored, cluster::ValidClusterValues()));
-  for (const cluster::Listener& listener : cluster::FixedListeners(config)) {
-    listen.push_back(listener.address);
-  }
-  return listen;
+  return config;
 }
 
 const char* NameOf(Health health) {
@@ -72,11 +75,15 @@ const char* NameOf(Health health) {
 }  // namespace
 
 int Doctor(const Common& common, const DoctorOptions& options) {
-  const auto listen = ListenersOf(options.config);
-  if (!listen.ok()) return Fail(listen.status());
+  const auto cluster = ReadCluster(options.config);
+  if (!cluster.ok()) return Fail(cluster.status());
+  std::vector<std::string> listen;
+  for (const cluster::Listener& listener : cluster::FixedListeners(*cluster)) {
+    listen.push_back(listener.address);
+  }
   std::optional<JobNeeds> job;
   if (!options.job.empty()) {
-    auto needs = NeedsOf(common.data, options.job);
+    auto needs = NeedsOf(common.data, options.job, *cluster);
     if (!needs.ok()) {
       job.emplace();
       job->problem = MessageOf(needs.status());
@@ -85,7 +92,7 @@ int Doctor(const Common& common, const DoctorOptions& options) {
     }
   }
   const std::string bin = std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
-  const auto findings = Examine(ReadMachine(common.data, bin, *listen), job);
+  const auto findings = Examine(ReadMachine(common.data, bin, listen), job);
   if (common.json) {
     Json out;
     out["fit"] = IsFit(findings);

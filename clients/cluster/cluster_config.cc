@@ -409,6 +409,14 @@ std::vector<Listener> FixedListeners(const ClusterConfig& cluster) {
   return listeners;
 }
 
+std::vector<GeneratorConfig> GeneratorConfigs(const ClusterConfig& cluster) {
+  std::vector<GeneratorConfig> configs;
+  for (uint32_t i = 0; i < NumGenerators(cluster); ++i) {
+    configs.push_back(MergedGenerator(cluster, i));
+  }
+  return configs;
+}
+
 std::string SocketPath(const ClusterConfig& cluster) { return cluster.data_folder() + "/ws.sock"; }
 
 DaemonPlan PlanWeightStore(const ClusterConfig& cluster) {

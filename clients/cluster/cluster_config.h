@@ -44,6 +44,9 @@ struct Listener {
 // Those with a fixed port. Malformed addresses are left out.
 std::vector<Listener> FixedListeners(const config::v1::ClusterConfig& cluster);
 
+// Of each generator, what is said for it alone merged over what is said for all.
+std::vector<config::v1::GeneratorConfig> GeneratorConfigs(const config::v1::ClusterConfig& cluster);
+
 // <data folder>/ws.sock.
 std::string SocketPath(const config::v1::ClusterConfig& cluster);
 

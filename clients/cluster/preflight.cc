@@ -18,13 +18,6 @@ namespace {
 
 constexpr char kProgramVersion[] = "0.1.0";
 
-uint64_t CacheBytes(const config::v1::ClusterConfig& cluster, int index) {
-  if (index < cluster.generators_size() && cluster.generators(index).has_kv_cache_bytes()) {
-    return cluster.generators(index).kv_cache_bytes();
-  }
-  return cluster.generator().kv_cache_bytes();
-}
-
 std::string Mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 }  // namespace
@@ -32,8 +25,8 @@ std::string Mib(uint64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 Status CheckRoom(const config::v1::ClusterConfig& cluster, uint64_t memory_available,
                  uint64_t disk_available) {
   uint64_t caches = 0;
-  for (int i = 0; i < static_cast<int>(cluster.num_generators()); ++i) {
-    const uint64_t bytes = CacheBytes(cluster, i);
+  for (const config::v1::GeneratorConfig& generator : GeneratorConfigs(cluster)) {
+    const uint64_t bytes = generator.kv_cache_bytes();
     caches = bytes > UINT64_MAX - caches ? UINT64_MAX : caches + bytes;
   }
   if (caches > memory_available) {

@@ -41,12 +41,9 @@ asio::awaitable<StatusOr<OrchestratorDaemon::ChatHolder>> OrchestratorDaemon::Fi
     std::string run_id, std::optional<uint64_t> version) {
   std::optional<ChatHolder> best;
   std::set<uint64_t> held_versions;
-  std::vector<WorkerName> names;
-  for (const auto& [id, record] : workers_.workers()) {
-    if (record.ready.role == WorkerRole::kGenerator) names.push_back(record.ready.name);
-  }
+  const std::vector<WorkerName> names = Generators();
   for (const WorkerName& name : names) {
-    auto stub = chat_stubs_.Get(workers_, name);
+    auto stub = generator_stubs_.Get(workers_, name);
     if (!stub.ok()) continue;
     const pb::GetStatusRequest ask;
     const StatusOr<pb::GetStatusResponse> status = co_await rpc::CallUnary(

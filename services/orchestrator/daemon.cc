@@ -331,7 +331,7 @@ void OrchestratorDaemon::Lose(const WorkerName& name, const std::string& reason)
   generators_.Forget(name);
   trainer_.Forget(name);
   rewards_.Forget(name);
-  chat_stubs_.Forget(name);
+  generator_stubs_.Forget(name);
   driver_->Deliver(WorkerLost{name, reason});
 }
 

@@ -121,6 +121,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   // Why a job that needs this much memory cannot run; empty: it can. While another job lives its
   // memory is not free, but will be: only an idle fleet can say no.
   std::string MemoryRefusal(const std::vector<MemoryNeed>& needs) const;
+  // Of the generators that answer.
+  asio::awaitable<std::vector<GeneratorMemory>> AskGeneratorMemory();
   // What a spec asks for and lacks; one look for CheckJob and SubmitJob.
   struct Examined {
     std::vector<FieldProblem> problems;  // not empty: the rest is as far as it was looked at
@@ -138,6 +140,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
                                                            Submission* submission);
   // The prompts of a job: those it runs with, or read again for the last job that was asked about.
   asio::awaitable<StatusOr<PreparedData>> DataOf(std::string job_id);
+  // All that are registered now.
+  std::vector<WorkerName> Generators() const;
   // The newest version of the run that a generator holds, or `version`; the least busy holder.
   asio::awaitable<StatusOr<ChatHolder>> FindHolder(std::string run_id,
                                                    std::optional<uint64_t> version);
@@ -185,7 +189,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   std::set<asio::steady_timer*> sleeping_;
   std::string inspected_job_;  // of inspected_data_
   PreparedData inspected_data_;
-  StubCache<generator::v1::GeneratorService> chat_stubs_;
+  StubCache<generator::v1::GeneratorService> generator_stubs_;  // for questions
   uint64_t next_chat_ = 1;
   std::set<WorkerName> introducing_;  // asked what they hold; one inquiry a life at a time
 };

@@ -42,6 +42,32 @@ std::string WholeNumber(double value) {
 
 }  // namespace
 
+std::vector<WorkerName> OrchestratorDaemon::Generators() const {
+  std::vector<WorkerName> names;
+  for (const auto& [id, record] : workers_.workers()) {
+    if (record.ready.role == WorkerRole::kGenerator) names.push_back(record.ready.name);
+  }
+  return names;
+}
+
+asio::awaitable<std::vector<GeneratorMemory>> OrchestratorDaemon::AskGeneratorMemory() {
+  using Async = generator::v1::GeneratorService::StubInterface::async_interface;
+  std::vector<GeneratorMemory> all;
+  const std::vector<WorkerName> names = Generators();
+  for (const WorkerName& name : names) {
+    auto stub = generator_stubs_.Get(workers_, name);
+    if (!stub.ok()) continue;
+    const generator::v1::GetStatusRequest ask;
+    const StatusOr<generator::v1::GetStatusResponse> status = co_await rpc::CallUnary(
+        context_.client, **stub, &Async::GetStatus, ask, ports_.rpc_deadline);
+    if (!status.ok()) continue;
+    const generator::v1::EngineMemory& memory = status->memory();
+    all.push_back({memory.kv_cache_bytes(), memory.max_batch_tokens(),
+                   memory.max_running_sequences(), memory.taken_bytes()});
+  }
+  co_return all;
+}
+
 asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Examine(
     std::shared_ptr<const JobSpec> spec) {
   Examined found;
@@ -85,10 +111,12 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   found.problems = std::move(reward.problems);
   for (std::string& warning : reward.warnings) found.warnings.push_back(std::move(warning));
   for (std::string& warning : WorkerWarnings(*spec)) found.warnings.push_back(std::move(warning));
-  found.memory = MemoryNeeds(prepared->renderer->config(), *spec);
+  const std::vector<GeneratorMemory> generators = co_await AskGeneratorMemory();
+  found.memory = MemoryNeeds(prepared->renderer->config(), *spec, generators);
   if (const std::string memory = MemoryRefusal(found.memory); !memory.empty()) {
     found.problems.push_back(
-        {"schedule.max_age", memory + "; lower it, use a smaller model or end other programs"});
+        {"schedule.max_age", memory + "; lower it, or kv_cache_bytes of the generators, use a "
+                                      "smaller model or end other programs"});
   }
   found.prepared = *std::move(prepared);
   co_return found;
