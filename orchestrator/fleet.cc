@@ -96,19 +96,23 @@ void Fleet::AddWork(Work work) {
   waiting_.insert(id);
 }
 
-void Fleet::OnLoaded(const VersionLoaded& event, Instant now) {
+std::optional<std::string> Fleet::OnLoaded(const VersionLoaded& event, Instant now) {
   Generator* generator = Find(event.worker);
-  if (generator == nullptr) return;
+  if (generator == nullptr) return std::nullopt;
   const auto hold = generator->holds.find({event.evaluation, event.version});
-  if (hold == generator->holds.end() || hold->second.state != HoldState::kLoading) return;
+  if (hold == generator->holds.end() || hold->second.state != HoldState::kLoading) {
+    return std::nullopt;
+  }
   if (event.status.ok()) {
     hold->second.state = HoldState::kHeld;
-    return;
+    return std::nullopt;
   }
+  const bool first = hold->second.retry_at == Instant();
   last_problem_ = event.worker.worker_id + " could not load version " +
                   std::to_string(event.version) + ": " + MessageOf(event.status);
   hold->second.state = HoldState::kFailed;
   hold->second.retry_at = generator->backoff.Next(now);
+  return first ? std::optional(last_problem_) : std::nullopt;
 }
 
 void Fleet::OnReleased(const VersionReleased& event, Instant now) {

@@ -85,7 +85,8 @@ class Fleet {
   void WantVersions(std::vector<PolicyVersion> versions) { wanted_ = std::move(versions); }
   void WantEvaluation(std::optional<PolicyVersion> version) { evaluation_ = version; }
 
-  void OnLoaded(const VersionLoaded& event, Instant now);
+  // What people should hear: why a version is not there, when it fails for the first time.
+  std::optional<std::string> OnLoaded(const VersionLoaded& event, Instant now);
   void OnReleased(const VersionReleased& event, Instant now);
   void OnReset(const GeneratorReset& event, Instant now);
   // A sample came: true if it is the first of its kind and wanted.

@@ -33,7 +33,7 @@ void RunEngine::AdmitGroup(const Group& group, Instant now) {
 
 void RunEngine::On(const VersionLoaded& event, Instant now) {
   if (IsCurrent(event.run_id)) {
-    fleet_.OnLoaded(event, now);
+    if (const auto problem = fleet_.OnLoaded(event, now)) Message(*problem, now);
   } else if (event.status.ok()) {  // of a run that did not wait for it
     out_.Do(ReleaseVersion{event.worker, event.run_id, event.version, event.evaluation});
   }

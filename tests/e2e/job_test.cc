@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -217,6 +218,41 @@ TEST(JobTest, AKilledGeneratorIsReplacedAndChangesNoBit) {
     EXPECT_GE(process.restarts, 1u) << process.spec.name;
     EXPECT_FALSE(killed.contains(process.pid));
   }
+}
+
+// It joins once the first job runs; the next one is refused before it starts.
+TEST(JobTest, AGeneratorWhoseCacheDoesNotFitSaysSoAndTheJobGoesOn) {
+  constexpr uint32_t kLong = 8;
+  TestFolder folder("huge_cache");
+  ClusterConfig config = SmallCluster(folder.path());
+  config.set_num_generators(1);
+  config.mutable_weightstore()->set_data_plane_address("127.0.0.1:0");
+  std::unique_ptr<RemoteGenerator> huge;
+  Status refused;
+  const JobRun run = RunJob(
+      config, DeepJob(kLong),
+      [&](const StepReport& step, const cluster::Cluster& cluster) {
+        if (step.step() != 0) return;
+        ClusterConfig elsewhere = config;
+        elsewhere.mutable_generator()->set_kv_cache_bytes(uint64_t{1} << 44);
+        huge = std::make_unique<RemoteGenerator>(elsewhere, cluster, "huge");
+      },
+      {}, [&](cluster::JobClient& client) { refused = client.Submit(DeepJob(kLong)).status(); });
+  ExpectSound(run, DeepJob(kLong));
+  const auto said = std::find_if(run.messages.begin(), run.messages.end(), [](const auto& text) {
+    return text.find("huge could not load version ") == 0;
+  });
+  ASSERT_NE(said, run.messages.end());
+  EXPECT_NE(said->find("serving this model needs 16777"), std::string::npos) << *said;
+  EXPECT_NE(said->find(" MiB are free; lower kv_cache_bytes"), std::string::npos) << *said;
+  EXPECT_GE(huge->Metric("titan_generator_versions_held_count"), 0);  // it lives
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused;
+  EXPECT_NE(MessageOf(refused).find("schedule.max_age: the job needs at least 16777"),
+            std::string::npos)
+      << refused;
+  EXPECT_NE(MessageOf(refused).find("generators 16777"), std::string::npos) << refused;
+  EXPECT_NE(MessageOf(refused).find("kv_cache_bytes of the generators"), std::string::npos)
+      << refused;
 }
 
 // Mode w16 with everything varied at once: two runs are enough to hold against each other.

@@ -11,7 +11,6 @@
 #include <sstream>
 
 #include "clients/cluster/cluster_config.h"
-#include "clients/cluster/job_client.h"
 #include "core/base/check.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/health.h"
@@ -190,7 +189,7 @@ void ReadJournal(const std::string& data_folder, JobRun* run) {
 }  // namespace
 
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
-              StepHook hook, const StartHook& started) {
+              StepHook hook, const StartHook& started, const EndHook& ended) {
   JobRun run;
   cluster::ClusterOptions options;
   options.config = config;
@@ -219,6 +218,7 @@ JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec
   EXPECT_TRUE(job.ok()) << job.status();
   if (job.ok()) run.job = *job;
   run.processes = (*cluster)->processes();
+  if (ended) ended(**client);
   client->reset();  // an idle connection would hold the orchestrator's shutdown
   (*cluster)->Stop();
   ReadJournal(config.data_folder(), &run);

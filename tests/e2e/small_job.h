@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "clients/cluster/cluster.h"
+#include "clients/cluster/job_client.h"
 #include "core/base/status.h"
 #include "tests/support/child_process.h"
 #include "titan/config/v1/daemons.pb.h"
@@ -73,10 +74,13 @@ config::v1::ClusterConfig WithDelays(config::v1::ClusterConfig config, uint32_t 
 // Called once the cluster is up, before the job is submitted.
 using StartHook = std::function<void(const cluster::Cluster&)>;
 
+// Called when the job has ended, before the cluster stops.
+using EndHook = std::function<void(cluster::JobClient&)>;
+
 // Starts the cluster, runs the job to its end and stops the cluster. Fails the test when the
 // cluster does not start or the job does not succeed.
 JobRun RunJob(const config::v1::ClusterConfig& config, const config::v1::JobSpec& spec,
-              StepHook hook = {}, const StartHook& started = {});
+              StepHook hook = {}, const StartHook& started = {}, const EndHook& ended = {});
 
 // A generator that is not the cluster's, as on another machine: it has no socket of the weight
 // store and pulls every version from its data plane. Killed at the end.

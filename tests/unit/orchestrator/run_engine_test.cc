@@ -539,6 +539,20 @@ TEST(RunEngineTest, AParityDifferenceCanBeAnAlarmOnly) {
   }));
 }
 
+// Long before a deadline says why, and not with every try.
+TEST(RunEngineTest, WatchersHearOnceWhyAGeneratorDoesNotLoad) {
+  WorldOptions options;
+  options.load_error = 1;
+  options.num_generators = 1;
+  World world{options};
+  world.Submit("job-1", MakeSpec());
+  world.RunFor(60'000);
+  EXPECT_EQ(world.Job("job-1").state, JobState::kRunning);
+  EXPECT_EQ(std::count(world.messages.begin(), world.messages.end(),
+                       "generator-0 could not load version 0: simulated"),
+            2);  // as a policy, and for evaluation
+}
+
 TEST(RunEngineTest, ARewardServiceMayComeBackInTime) {
   World world{WorldOptions{}};
   world.Submit("job-1", MakeSpec());
