@@ -49,9 +49,12 @@ class StoredSource final : public formats::ModelSource {
     }
     const StatusOr<std::string> bytes = port_.ReadBlob(model_.blobs[static_cast<size_t>(index)],
                                                        static_cast<uint64_t>(parameter.bytes));
-    if (!bytes.ok()) {
-      return Annotate(bytes.status(), path_ + ": tensor " + parameter.name);
+    const std::string where = path_ + ": tensor " + parameter.name;
+    if (bytes.status().code() == StatusCode::kNotFound) {
+      return NotFound(where + " was removed from the weight store's disk while it was read: " +
+                      MessageOf(bytes.status()));
     }
+    if (!bytes.ok()) return Annotate(bytes.status(), where);
     // Kernels want aligned memory.
     TITAN_ASSIGN_OR_RETURN(const model::Floats aligned,
                            model::AllocateFloats((parameter.bytes + 3) / 4));

@@ -28,3 +28,9 @@ titan_test(weightstore_hosts_test LABEL integration TIMEOUT 180
   SOURCES integration/weightstore_hosts_test.cc integration/weightstore_elsewhere_test.cc
   USES core/base core/runtime weightstore/client weightstore/transport services/rpc services/weightstore_client
   DEPENDS titan-weightstore)
+# What titanctl exports from the store's disk while it is tidied up.
+titan_test(weightstore_export_test LABEL integration TIMEOUT 60
+  SOURCES integration/weightstore_export_test.cc
+  USES services/models services/weightstore_client services/rpc weightstore/client core/model core/kernels core/text core/formats core/runtime
+       core/base
+  DEPENDS titan-weightstore)
