@@ -166,7 +166,7 @@ class LayoutFuzzTest : public ::testing::Test {
     start.model.slot = Store(pool, table);
     start.model.master = Store(pool, start.model.decoder->master_table());
     start.samples =
-        testing::Drawn(testing::Rollout(start.model, pool), static_cast<uint32_t>(7 * num_shards_));
+        testing::Drawn(testing::Rollout(start.model, pool), static_cast<uint32_t>(6 * num_shards_));
     return start;
   }
 
