@@ -4,7 +4,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 STEPS ?= 40
 SEED ?= 1
-.PHONY: help setup build programs demo test test-long bench format clean asan tsan
+.PHONY: help setup build programs demo demo_numbers test test-long bench format clean asan tsan
 
 help:
 	@echo "make demo        train SmolLM2-135M on additions with every daemon on this machine (STEPS=$(STEPS) SEED=$(SEED))"
@@ -29,7 +29,12 @@ build: build/build.ninja
 programs: build/build.ninja
 	@cmake --build build -j $(JOBS) --target demo_programs titan-journal
 
-demo: build/build.ninja
+# What is wrong with a command line is said before anything is built.
+demo_numbers:
+	@[[ "$(STEPS)" =~ ^[1-9][0-9]{0,4}$$ || "$(STEPS)" == 100000 ]] || { echo "STEPS is '$(STEPS)'; wants a number from 1 to 100000" >&2; exit 2; }
+	@[[ "$(SEED)" =~ ^[0-9]{1,19}$$ ]] || { echo "SEED is '$(SEED)'; wants a number from 0 on" >&2; exit 2; }
+
+demo: demo_numbers build/build.ninja
 	@cmake --build build -j $(JOBS) --target demo_programs
 	@build/bin/titan-demo --steps $(STEPS) --seed $(SEED) --output build/demo
 
@@ -43,7 +48,9 @@ test-long: build
 bench: build
 	@tools/bench.sh all
 
-bench-%: build
+bench-%:
+	@tools/bench.sh --check $*
+	@$(MAKE) --no-print-directory build
 	@tools/bench.sh $*
 
 asan: setup

@@ -13,6 +13,14 @@ case "$PWD" in
     exit 1 ;;
 esac
 
+for folder in . third_party; do
+  if [ -e "$folder" ] && [ ! -w "$folder" ]; then
+    echo "setup: $(id -un) may not write to $(realpath "$folder"), which belongs to $(stat -c %U "$folder"): build as that" \
+      "user, or in a clone of your own" >&2
+    exit 1
+  fi
+done
+
 missing=()
 while read -r package; do
   case "$package" in ''|'#'*) continue ;; esac
