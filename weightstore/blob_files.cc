@@ -51,6 +51,7 @@ BlobFiles::Writer::~Writer() {
 }
 
 StatusOr<BlobFiles::Writer> BlobFiles::Create() const {
+  TITAN_RETURN_IF_ERROR(SyncFailure());
   static std::atomic<uint64_t> next{1};
   const std::string path = folder_ + "/" + std::to_string(next++) + std::string(kPartial);
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -89,7 +90,19 @@ Status BlobFiles::Writer::Publish() {
   return OkStatus();
 }
 
-Status BlobFiles::Sync() const { return SyncFolder(folder_); }
+Status BlobFiles::Sync() {
+  TITAN_RETURN_IF_ERROR(SyncFailure());
+  const Status synced = SyncFolder(folder_);
+  if (synced.ok()) return synced;
+  const std::lock_guard lock(mutex_);
+  sync_failure_ = Annotate(synced, "nothing is kept on disk until the weight store starts again");
+  return sync_failure_;
+}
+
+Status BlobFiles::SyncFailure() const {
+  const std::lock_guard lock(mutex_);
+  return sync_failure_;
+}
 
 StatusOr<std::string> BlobFiles::Read(const Hash128& digest, uint64_t offset,
                                       size_t max_bytes) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,7 +22,9 @@
 namespace titan::weightstore {
 
 // Thread-safe. Codes of all calls are those of SystemError (core/base/durable_file.h), with the
-// path: ResourceExhausted = the disk is full.
+// path: ResourceExhausted = the disk is full. A file that cannot be synced is removed and may be
+// written again from its source. After a failed sync of the folder nothing more is taken in: names
+// that it had then may be lost, and no later sync tells. Open it again.
 class BlobFiles {
  public:
   // Makes the folder if it is missing (its parent must exist) and removes what earlier processes
@@ -55,8 +58,8 @@ class BlobFiles {
   };
   StatusOr<Writer> Create() const;
 
-  // What was finished so far survives power loss.
-  Status Sync() const;
+  // What was published so far survives power loss. Its own failure, again and again, after one.
+  Status Sync();
 
   // At most max_bytes from offset on; empty at the end. NotFound names the blob.
   StatusOr<std::string> Read(const Hash128& digest, uint64_t offset, size_t max_bytes) const;
@@ -85,8 +88,12 @@ class BlobFiles {
  private:
   explicit BlobFiles(std::string folder) : folder_(std::move(folder)) {}
   std::string PathOf(const Hash128& digest) const { return folder_ + "/" + ToHex(digest); }
+  // Of the folder's sync that failed; OK: none did.
+  Status SyncFailure() const;
 
   const std::string folder_;
+  mutable std::mutex mutex_;  // guards what follows
+  Status sync_failure_;
 };
 
 }  // namespace titan::weightstore

@@ -145,11 +145,20 @@ void Library::Unpin(const std::vector<Hash128>& digests, uint64_t reserved) {
 }
 
 Status Library::PutRecord(const std::string& key, const StoredModel& model) {
-  storage::WriteBatch batch;
-  batch.Put(key, EncodeStoredModel(model));
-  TITAN_RETURN_IF_ERROR(records_.Write(batch, storage::Durability::kSynced));
+  TITAN_RETURN_IF_ERROR(WriteRecord(key, model));
   models_[key] = model;
   return OkStatus();
+}
+
+Status Library::WriteRecord(const std::string& key, const StoredModel& model) {
+  storage::WriteBatch batch;
+  batch.Put(key, EncodeStoredModel(model));
+  const Status written = records_.Write(batch, storage::Durability::kSynced);
+  if (written.ok()) return written;
+  // The next start may find the record all the same: its blobs stay until then.
+  for (const Hash128& blob : model.blobs) ++pins_[ToHex(blob)];
+  if (!model.bundle.empty()) ++pins_[model.bundle];
+  return written;
 }
 
 // ---------------------------------------------------------------------------------------- imports

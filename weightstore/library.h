@@ -158,6 +158,7 @@ class Library {
   const StoredModel* FindLocked(const std::string& id_or_name) const;
   StatusOr<const StoredModel*> FindVersionLocked(const std::string& run_id, uint64_t version) const;
   Status PutRecord(const std::string& key, const StoredModel& model);
+  Status WriteRecord(const std::string& key, const StoredModel& model);
   StatusOr<uint64_t> EraseRecord(const std::string& key);
   StatusOr<std::unique_ptr<Import>> Begin(Manifest manifest, uint64_t bundle_bytes,
                                           const Hash128& digest, const std::string& what);

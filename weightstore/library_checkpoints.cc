@@ -52,9 +52,7 @@ StatusOr<StoredModel> Library::PutCheckpoint(StoredModel checkpoint, bool* exist
                               ": the run does not repeat itself");
   }
   checkpoint.stored_unix_ms = options_.unix_ms();
-  storage::WriteBatch batch;
-  batch.Put(KeyOf(checkpoint.run_id, checkpoint.version), EncodeStoredModel(checkpoint));
-  TITAN_RETURN_IF_ERROR(records_.Write(batch, storage::Durability::kSynced));
+  TITAN_RETURN_IF_ERROR(WriteRecord(KeyOf(checkpoint.run_id, checkpoint.version), checkpoint));
   return checkpoints_[key] = std::move(checkpoint);
 }
 

@@ -49,11 +49,11 @@ enum class Durability {
   kSynced,    // survives power loss: returns after the disk has it, with everything written before
 };
 
-// Thread-safe. A write that fails is not applied; after a failed synced write the store may refuse
-// further writes until it is reopened (what the disk holds is then unknown).
+// Thread-safe. A write that fails is not acknowledged, and what the disk holds of it is unknown: it
+// may be found by the next write's look at the disk, or at the next start, whole.
 class KeyValueStore {
  public:
-  // Called in key order; false ends the scan.
+  // Called in key order; false ends the scan. It does not call the store.
   using Visitor = std::function<bool(std::string_view key, std::string_view value)>;
 
   KeyValueStore() = default;

@@ -8,10 +8,15 @@
 
 #include <algorithm>
 #include <cstdarg>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string_view>
 #include <utility>
+
+#include "core/base/durable_file.h"
 
 namespace titan::storage {
 namespace {
@@ -48,19 +53,116 @@ rocksdb::Options OptionsOfStore() {
   options.write_buffer_size = 8u << 20;
   options.max_background_jobs = 2;
   options.info_log = std::make_shared<NoLog>();
+  options.fail_if_options_file_error = true;  // what cannot be written or synced is said
   options.max_open_files = 64;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
 }
 
+StatusOr<std::unique_ptr<rocksdb::DB>> OpenFolder(const std::string& folder) {
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(OptionsOfStore(), folder, &opened);
+  std::unique_ptr<rocksdb::DB> db(opened);
+  if (!status.ok()) {
+    if (status.ToString().find("lock") != std::string::npos) {
+      return FailedPrecondition(
+          "store " + folder +
+          " is held by another process; end it or choose another folder: " + status.ToString());
+    }
+    return FromRocksDb(status, "opening store " + folder);
+  }
+  TITAN_RETURN_IF_ERROR(SyncFolder(std::filesystem::path(folder).parent_path().string()));
+  return db;
+}
+
 class RocksDbStore final : public KeyValueStore {
  public:
-  explicit RocksDbStore(std::unique_ptr<rocksdb::DB> db) : db_(std::move(db)) {}
-
-  ~RocksDbStore() override { (void)db_->Close(); }
+  RocksDbStore(std::string folder, std::unique_ptr<rocksdb::DB> db)
+      : folder_(std::move(folder)), db_(std::move(db)) {}
+  ~RocksDbStore() override { Close(); }
 
   Status Write(const WriteBatch& batch, Durability durability) override {
+    return Change([&] { return WriteNow(batch, durability); });
+  }
+
+  Status Sync() override {
+    return Change([&] { return Told(db_->SyncWAL(), "sync"); });
+  }
+
+  StatusOr<std::optional<std::string>> Get(std::string_view key) const override {
+    const std::shared_lock lock(mutex_);
+    if (db_ == nullptr) return failure_;
+    std::string value;
+    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), SliceOf(key), &value);
+    if (status.IsNotFound()) return std::optional<std::string>();
+    TITAN_RETURN_IF_ERROR(Told(status, "read"));
+    return std::optional<std::string>(std::move(value));
+  }
+
+  Status Scan(std::string_view prefix, std::string_view start,
+              const Visitor& visitor) const override {
+    const std::shared_lock lock(mutex_);
+    if (db_ == nullptr) return failure_;
+    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
+    for (at->Seek(SliceOf(std::max(prefix, start)));
+         at->Valid() && ViewOf(at->key()).starts_with(prefix); at->Next()) {
+      if (!visitor(ViewOf(at->key()), ViewOf(at->value()))) break;
+    }
+    return Told(at->status(), "scan");
+  }
+
+  StatusOr<std::optional<Entry>> Last(std::string_view prefix) const override {
+    const std::shared_lock lock(mutex_);
+    if (db_ == nullptr) return failure_;
+    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
+    const std::string end = PrefixEnd(prefix);
+    if (end.empty()) {
+      at->SeekToLast();
+    } else {
+      at->SeekForPrev(end);
+      if (at->Valid() && ViewOf(at->key()) == end) at->Prev();
+    }
+    TITAN_RETURN_IF_ERROR(Told(at->status(), "scan"));
+    if (!at->Valid() || !ViewOf(at->key()).starts_with(prefix)) return std::optional<Entry>();
+    return std::optional<Entry>(
+        Entry{std::string(ViewOf(at->key())), std::string(ViewOf(at->value()))});
+  }
+
+ private:
+  // What a failed write has left is not known: RocksDB's log may hold it, and RocksDB would write
+  // the next one behind it under the same number, which no later start could read. So the next
+  // write begins with what the disk has, as after a restart; unless that is damaged.
+  Status Change(const std::function<Status()>& change) {
+    Status changed;
+    {
+      const std::shared_lock lock(mutex_);
+      const bool open = failure_.ok();
+      if (open) changed = change();
+      if (open && changed.ok()) return changed;
+    }
+    const std::unique_lock lock(mutex_);
+    if (changed.ok()) {  // an earlier one failed
+      TITAN_RETURN_IF_ERROR(OpenAgain());
+      changed = change();
+    }
+    if (!changed.ok()) failure_ = changed;
+    return changed;
+  }
+  Status OpenAgain() {
+    if (failure_.ok() || failure_.code() == StatusCode::kDataLoss) return failure_;
+    Close();
+    StatusOr<std::unique_ptr<rocksdb::DB>> opened = OpenFolder(folder_);
+    failure_ = opened.status();
+    if (opened.ok()) db_ = *std::move(opened);
+    return failure_;
+  }
+  void Close() {
+    if (db_ != nullptr) (void)db_->Close();
+    db_.reset();
+  }
+
+  Status WriteNow(const WriteBatch& batch, Durability durability) {
     rocksdb::WriteBatch changes;
     for (const WriteBatch::Operation& operation : batch.operations()) {
       rocksdb::Status status;
@@ -78,67 +180,29 @@ class RocksDbStore final : public KeyValueStore {
           }
           break;
       }
-      TITAN_RETURN_IF_ERROR(FromRocksDb(status, "batch"));
+      TITAN_RETURN_IF_ERROR(Told(status, "batch"));
     }
     rocksdb::WriteOptions options;
     options.sync = durability == Durability::kSynced;
-    return FromRocksDb(db_->Write(options, &changes), "write");
+    return Told(db_->Write(options, &changes), "write");
   }
 
-  Status Sync() override { return FromRocksDb(db_->SyncWAL(), "sync"); }
-
-  StatusOr<std::optional<std::string>> Get(std::string_view key) const override {
-    std::string value;
-    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), SliceOf(key), &value);
-    if (status.IsNotFound()) return std::optional<std::string>();
-    TITAN_RETURN_IF_ERROR(FromRocksDb(status, "read"));
-    return std::optional<std::string>(std::move(value));
+  // RocksDB itself does not always say which file or folder it speaks of.
+  Status Told(const rocksdb::Status& status, std::string_view what) const {
+    return FromRocksDb(status, "store " + folder_ + ": " + std::string(what));
   }
 
-  Status Scan(std::string_view prefix, std::string_view start,
-              const Visitor& visitor) const override {
-    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
-    for (at->Seek(SliceOf(std::max(prefix, start)));
-         at->Valid() && ViewOf(at->key()).starts_with(prefix); at->Next()) {
-      if (!visitor(ViewOf(at->key()), ViewOf(at->value()))) break;
-    }
-    return FromRocksDb(at->status(), "scan");
-  }
-
-  StatusOr<std::optional<Entry>> Last(std::string_view prefix) const override {
-    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions()));
-    const std::string end = PrefixEnd(prefix);
-    if (end.empty()) {
-      at->SeekToLast();
-    } else {
-      at->SeekForPrev(end);
-      if (at->Valid() && ViewOf(at->key()) == end) at->Prev();
-    }
-    TITAN_RETURN_IF_ERROR(FromRocksDb(at->status(), "scan"));
-    if (!at->Valid() || !ViewOf(at->key()).starts_with(prefix)) return std::optional<Entry>();
-    return std::optional<Entry>(
-        Entry{std::string(ViewOf(at->key())), std::string(ViewOf(at->value()))});
-  }
-
- private:
-  const std::unique_ptr<rocksdb::DB> db_;
+  const std::string folder_;
+  mutable std::shared_mutex mutex_;  // held alone to open again; guards what follows
+  std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
+  Status failure_;                   // of a write, since which it was not opened again
 };
 
 }  // namespace
 
 StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbStore(const std::string& folder) {
-  rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(OptionsOfStore(), folder, &opened);
-  std::unique_ptr<rocksdb::DB> db(opened);
-  if (!status.ok()) {
-    if (status.ToString().find("lock") != std::string::npos) {
-      return FailedPrecondition(
-          "store " + folder +
-          " is held by another process; end it or choose another folder: " + status.ToString());
-    }
-    return FromRocksDb(status, "opening store " + folder);
-  }
-  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(std::move(db)));
+  TITAN_ASSIGN_OR_RETURN(std::unique_ptr<rocksdb::DB> db, OpenFolder(folder));
+  return std::unique_ptr<KeyValueStore>(std::make_unique<RocksDbStore>(folder, std::move(db)));
 }
 
 }  // namespace titan::storage

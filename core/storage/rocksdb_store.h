@@ -15,7 +15,8 @@ namespace titan::storage {
 
 // Opens (makes if missing) the folder; its parent must exist. FailedPrecondition: another process
 // holds it. DataLoss: its files are damaged beyond the unsynced tail of the log. InvalidArgument:
-// the path cannot be a folder. Unavailable: another failure of the disk.
+// the path cannot be a folder. Unavailable: another failure of the disk. After a failed write the
+// next one opens the folder again first.
 StatusOr<std::unique_ptr<KeyValueStore>> OpenRocksDbStore(const std::string& folder);
 
 }  // namespace titan::storage

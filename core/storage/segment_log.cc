@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 
 #include "core/base/durable_file.h"
 
@@ -61,7 +62,9 @@ uint32_t Crc32c(std::string_view bytes) {
 
 StatusOr<std::unique_ptr<SegmentLog>> SegmentLog::Open(const std::string& folder,
                                                        SegmentLogOptions options) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+  if (mkdir(folder.c_str(), 0700) == 0) {
+    TITAN_RETURN_IF_ERROR(SyncFolder(std::filesystem::path(folder).parent_path().string()));
+  } else if (errno != EEXIST) {
     return DiskError(errno, "cannot make folder " + folder);
   }
   DIR* listing = opendir(folder.c_str());

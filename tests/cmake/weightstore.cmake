@@ -16,6 +16,10 @@ titan_test(weightstore_damage_test LABEL integration TIMEOUT 120
   SOURCES integration/weightstore_damage_test.cc
   USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
   DEPENDS titan-weightstore)
+titan_test(weightstore_sync_test LABEL integration TIMEOUT 600
+  SOURCES integration/weightstore_sync_test.cc
+  USES core/base core/runtime weightstore/client services/rpc services/weightstore_client
+  DEPENDS titan-weightstore)
 # A daemon, a writer and readers as processes that are killed and stopped: 12 times, in the long suite 300 times.
 titan_test(weightstore_recovery_test LABEL integration TIMEOUT 180 NO_MAIN
   SOURCES integration/weightstore_recovery_test.cc

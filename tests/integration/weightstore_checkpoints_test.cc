@@ -17,6 +17,7 @@
 #include "core/runtime/health.h"
 #include "core/storage/rocksdb_store.h"
 #include "services/weightstore_client/convert.h"
+#include "tests/support/stored_models.h"
 #include "tests/support/weightstore_daemon.h"
 #include "titan/storage/v1/storage.pb.h"
 #include "weightstore/client/reason.h"
@@ -29,39 +30,14 @@
 namespace titan::weightstore {
 namespace {
 
-using testing::Fill;
+using testing::kFacts;
 using testing::SmallManifest;
-
-constexpr char kFacts[] = "the facts";
 
 class CheckpointsTest : public testing::WeightStoreDaemonTest {
  protected:
-  // A checkpoint of the run at a version; `meanwhile` runs before each part is given. Its tensors
-  // hold the version's number, or another one, as those of a run in bf16 hold other bytes.
   Status Put(uint64_t epoch, uint64_t version, const std::function<void(int part)>& meanwhile = {},
              uint64_t needed = 0, int64_t number = -1) {
-    Checkpoint checkpoint;
-    checkpoint.request_id = "c";
-    checkpoint.run_id = "run";
-    checkpoint.epoch = epoch;
-    checkpoint.version = version;
-    checkpoint.manifest = SmallManifest();
-    checkpoint.facts = kFacts;
-    checkpoint.needed_version = needed;
-    std::vector<std::byte> slot(checkpoint.manifest.slot_bytes);
-    Fill(slot, number < 0 ? version : static_cast<uint64_t>(number));
-    checkpoint.digest = WeightsDigest(checkpoint.manifest, slot, 1);
-    size_t next = 0;
-    return leader_->PutCheckpoint(
-        checkpoint,
-        [&]() -> StatusOr<std::string> {
-          if (meanwhile) meanwhile(static_cast<int>(next));
-          if (next == checkpoint.manifest.tensors.size()) return std::string();
-          const TensorEntry& tensor = checkpoint.manifest.tensors[next++];
-          return std::string(reinterpret_cast<const char*>(slot.data()) + tensor.offset,
-                             tensor.num_bytes);
-        },
-        [] { return false; });
+    return testing::PutSmallCheckpoint(*leader_, epoch, version, meanwhile, needed, number);
   }
   void Replace() {
     grpc::ClientContext context;

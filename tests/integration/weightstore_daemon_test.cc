@@ -26,6 +26,7 @@
 #include "services/rpc/rpc_client.h"
 #include "services/weightstore_client/convert.h"
 #include "services/weightstore_client/retired_watch.h"
+#include "tests/support/stored_models.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
 #include "weightstore/client/weights_digest.h"
@@ -36,6 +37,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::Fill;
 using testing::NumberIn;
+using testing::SmallImport;
 using testing::SmallManifest;
 
 using DaemonTest = testing::WeightStoreDaemonTest;
@@ -452,33 +454,6 @@ TEST_F(DaemonTest, WatchersLearnOfADeadStoreAndOfWhatCameBack) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(watch.Code(), grpc::StatusCode::UNAVAILABLE);
 }
-
-// A model as `titanctl weights import` sends it: bundle and tensors of SmallManifest.
-struct SmallImport {
-  explicit SmallImport(uint64_t number, int64_t panels = 2) {
-    const Manifest manifest = SmallManifest(panels);
-    std::vector<std::byte> slot(manifest.slot_bytes);
-    Fill(slot, number);
-    header.set_request_id("import");
-    *header.mutable_manifest() = ToProto(manifest);
-    header.set_bundle_bytes(bundle.size());
-    header.set_weights_digest(ToHex(WeightsDigest(manifest, slot, 1)));
-    bytes = bundle;
-    for (const TensorEntry& tensor : manifest.tensors) {
-      bytes.append(reinterpret_cast<const char*>(slot.data()) + tensor.offset, tensor.num_bytes);
-    }
-  }
-  // The next part of the stream.
-  StatusOr<std::string> Next() {
-    const std::string part = bytes.substr(at, 100'000);
-    at += part.size();
-    return part;
-  }
-  const std::string bundle = "the bundle";
-  v1::ImportModelHeader header;
-  std::string bytes;
-  size_t at = 0;
-};
 
 size_t NumBlobs(const std::string& folder) {
   size_t files = 0;

@@ -68,7 +68,9 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  void Signal(int signal) { kill(pid_, signal); }
+  void Signal(int signal) {
+    if (pid_ > 0) kill(pid_, signal);
+  }
   void Kill() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
@@ -82,8 +84,9 @@ class ChildProcess {
     waitpid(pid_, &status, WUNTRACED);
   }
   void Continue() { kill(pid_, SIGCONT); }
-  // Waits for its end: the exit code, or the signal negated.
+  // Waits for its end: the exit code, or the signal negated; 0 once it has been told.
   int Wait() {
+    if (pid_ <= 0) return 0;
     int status = 0;
     waitpid(pid_, &status, 0);
     pid_ = 0;

@@ -140,6 +140,9 @@ class WeightStoreDaemonTest : public ::testing::Test {
 
   void Start() {
     ASSERT_TRUE(store_.Start()) << store_.exit_code() << "\n" << store_.log();
+    Connect();
+  }
+  void Connect() {
     auto standalone = StandaloneLeader::Create(store_.address());
     ASSERT_TRUE(standalone.ok()) << standalone.status();
     standalone_ = *std::move(standalone);
