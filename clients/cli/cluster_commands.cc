@@ -281,11 +281,13 @@ int Up(const Common& common, const UpOptions& options) {
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    const bool refused = WIFEXITED(status) && WEXITSTATUS(status) == kExitUsage;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitFailed;
     if (fresh && !outcome.empty()) RemoveUnused(folder);
     const std::string text =
         outcome.empty() ? "the supervisor ended without a word; see " + log : outcome;
-    return Fail(refused ? InvalidArgument(text) : FailedPrecondition(text));
+    return Fail(code == kExitUsage     ? InvalidArgument(text)
+                : code == kExitDamaged ? DataLoss(text)
+                                       : FailedPrecondition(text));
   }
   return ShowStatus(common);
 }

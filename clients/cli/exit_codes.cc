@@ -22,6 +22,8 @@ int ExitCodeOf(const Status& status) {
       return kExitUnreachable;
     case StatusCode::kNotFound:
       return kExitNoSuchThing;
+    case StatusCode::kDataLoss:
+      return kExitDamaged;
     default:
       return kExitFailed;
   }

@@ -6,13 +6,12 @@
 
 #include <string>
 
+#include "core/base/exit_codes.h"
 #include "core/base/status.h"
 
 namespace titan::cli {
 
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;
-inline constexpr int kExitUsage = 2;
+// kExitOk, kExitFailed, kExitUsage and kExitDamaged are those of all programs.
 inline constexpr int kExitJobFailed = 3;
 inline constexpr int kExitJobCancelled = 4;
 inline constexpr int kExitUnreachable = 5;
@@ -33,6 +32,8 @@ inline constexpr ExitCode kExitCodes[] = {
     {kExitUnreachable, "no cluster runs there, or it does not answer"},
     {kExitInUse, "a cluster runs in this data folder already"},
     {kExitNoSuchThing, "no such job, step, group, version, model, daemon or metric"},
+    {kExitDamaged,
+     "what is stored is damaged: a model, a kept version, data or a daemon's records"},
     {kExitDetached, "detached or interrupted by Ctrl-C"},
 };
 

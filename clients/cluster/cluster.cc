@@ -20,6 +20,7 @@
 #include "clients/cluster/terminal.h"
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/exit_codes.h"
 #include "core/runtime/files.h"
 #include "core/runtime/health.h"
 #include "core/runtime/log.h"
@@ -35,7 +36,6 @@ constexpr milliseconds kPoll{50};
 constexpr seconds kStartDeadline{60};
 constexpr seconds kKillMargin{2};  // beyond a daemon's own shutdown deadline
 constexpr int kLogLinesInErrors = 8;
-constexpr int kConfigRefused = 2;  // exit code of a daemon
 
 milliseconds ShutdownDeadline(const config::v1::DaemonConfig& daemon) {
   return milliseconds(daemon.shutdown_deadline_ms());
@@ -262,10 +262,11 @@ struct Cluster::Impl {
                          process.spec.log_path + "):\n" +
                          LastLines(process.spec.log_path, kLogLinesInErrors);
       // A daemon ends so when it refuses its configuration, which is what the cluster was given.
-      if (process.exits.back().exit.code == kConfigRefused) {
+      if (process.exits.back().exit.code == kExitUsage) {
         return InvalidArgument(text + "\n(the part '" + process.spec.role +
                                "' of the cluster configuration)");
       }
+      if (process.exits.back().exit.code == kExitDamaged) return DataLoss(text);
       return Unavailable(text);
     }
     if (StopWanted() || (cancelled && cancelled())) return Cancelled("the start was interrupted");

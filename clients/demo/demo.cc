@@ -16,6 +16,7 @@
 #include "clients/demo/demo_data.h"
 #include "clients/demo/demo_folder.h"
 #include "clients/demo/demo_result.h"
+#include "core/base/exit_codes.h"
 #include "core/runtime/endpoint.h"
 #include "core/runtime/files.h"
 #include "services/rpc/config.h"
@@ -23,13 +24,11 @@
 namespace titan::demo {
 namespace {
 
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 constexpr int kExitInterrupted = 130;
 
 int Fail(const Status& status) {
   std::cerr << "titan-demo: " << cluster::Printable(MessageOf(status)) << std::endl;
-  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
+  return status.code() == StatusCode::kInvalidArgument ? kExitUsage : ExitCodeOfEnd(status);
 }
 
 // Writes data and job into the folder; answers the job.

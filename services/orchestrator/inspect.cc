@@ -96,8 +96,9 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   StatusOr<PreparedData> prepared = co_await context_.blocking.Run(prepare);
   if (!prepared.ok()) {
     const StatusCode code = prepared.status().code();
+    // No fault of the job's: its peer does not answer, or has lost what it stored.
     if (code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded ||
-        code == StatusCode::kCancelled) {
+        code == StatusCode::kCancelled || code == StatusCode::kDataLoss) {
       co_return prepared.status();
     }
     const std::string message = MessageOf(prepared.status());

@@ -10,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "core/base/exit_codes.h"
 #include "orchestrator/canonical.h"
 #include "services/orchestrator/daemon.h"
 
@@ -58,10 +59,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? titan::kExitOk : titan::kExitUsage;
   }
   const titan::Status status = titan::orchestrator::Print(data_folder, job_id, times);
   if (status.ok()) return 0;
   std::cerr << "titan-journal: " << titan::MessageOf(status) << std::endl;
-  return status.code() == titan::StatusCode::kInvalidArgument ? 2 : 1;
+  return status.code() == titan::StatusCode::kInvalidArgument ? titan::kExitUsage
+                                                              : titan::ExitCodeOfEnd(status);
 }

@@ -22,6 +22,7 @@
 #include <boost/asio/io_context.hpp>
 
 #include "core/base/check.h"
+#include "core/base/exit_codes.h"
 #include "core/base/hash.h"
 #include "core/runtime/address.h"
 #include "core/runtime/endpoint.h"
@@ -39,9 +40,6 @@ using google::protobuf::Message;
 using runtime::LogLevel;
 
 constexpr char kVersion[] = "0.1.0";
-constexpr int kExitOk = 0;
-constexpr int kExitFailed = 1;
-constexpr int kExitUsage = 2;
 
 // A name that no earlier or later start of any process has: time, pid and the machine's randomness.
 // Names an incarnation and nothing else; no result depends on it.
@@ -176,7 +174,7 @@ class Runner {
       signal_.Request(started);
     }
     const Status reason = signal_.Wait();
-    const int code = reason.ok() ? kExitOk : kExitFailed;
+    const int code = ExitCodeOfEnd(reason);
     if (!reason.ok() && started.ok()) TITAN_LOG(kError, "failed", {"status", reason});
     Shutdown();
     TITAN_LOG(kInfo, "stopped", {"exit_code", code});

@@ -17,7 +17,8 @@
 //   3. the gRPC server stops accepting; calls get half the deadline to end, then they are cancelled
 //   4. handler coroutines and outgoing calls still there are cancelled
 //   5. blocking pool, control strand, DaemonService, health listener end, in this order
-// Exit code 0 after a signal, 1 when a daemon asked for it with a failure, 2 for flags or config.
+// Exit code 0 after a signal, 1 when a daemon asked for it with a failure, 2 for flags or config, 8
+// when what it has stored is damaged.
 #ifndef TITAN_SERVICES_RPC_DAEMON_H_
 #define TITAN_SERVICES_RPC_DAEMON_H_
 
@@ -69,7 +70,7 @@ class DaemonService {
   virtual ~DaemonService() = default;
   // The gRPC services; they live as long as this object.
   virtual std::vector<grpc::Service*> services() = 0;
-  // The listener is up. A failure ends the daemon with exit code 1.
+  // The listener is up. A failure ends the daemon with its exit code.
   virtual asio::awaitable<Status> Start() = 0;
   virtual asio::awaitable<void> Drain() = 0;
 };

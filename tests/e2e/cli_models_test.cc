@@ -18,6 +18,7 @@
 
 #include "clients/cluster/cluster.h"
 #include "clients/cluster/job_file.h"
+#include "core/base/exit_codes.h"
 #include "services/rpc/config.h"
 #include "tests/e2e/small_job.h"
 #include "tests/support/test_files.h"
@@ -307,16 +308,29 @@ TEST_F(CliModelsTest, ADamagedBlobIsNamedByWhoeverReadsIt) {
     file.seekp(static_cast<std::streamoff>(size / 2));
     file.write("\x55\xaa", 2);
   }
-  EXPECT_EQ(Titanctl("weights diff damaged " + SmallModelFolder()), 2) << output_;
+  EXPECT_EQ(Titanctl("weights diff damaged " + SmallModelFolder()), kExitDamaged) << output_;
   EXPECT_NE(errors_.find("blob " + largest), std::string::npos) << errors_;
-  EXPECT_EQ(Titanctl("weights verify damaged"), 1);
+  EXPECT_EQ(Titanctl("weights verify damaged"), kExitDamaged);
   EXPECT_NE(errors_.find("blob " + largest), std::string::npos) << errors_;
-  EXPECT_EQ(Titanctl("weights export damaged --to " + Path("damaged")), 1);
+  EXPECT_EQ(Titanctl("weights export damaged --to " + Path("damaged")), kExitDamaged);
   EXPECT_NE(errors_.find("blob " + largest), std::string::npos) << errors_;
   EXPECT_FALSE(fs::exists(Path("damaged")));
   EXPECT_EQ(NumPartialFolders(), 0u);
   EXPECT_EQ(Titanctl("submit " + Path("job.json") + " -w --set model.id=damaged"), 3) << output_;
   EXPECT_NE(output_.find("blob " + largest), std::string::npos) << output_;
+  // Nor is a job wrong whose model's configuration is damaged.
+  for (const auto& entry : fs::directory_iterator(Blobs())) {
+    std::string bytes = ReadBytes(entry.path().string());
+    if (bytes.find("model_type") == std::string::npos) continue;
+    bytes[bytes.size() / 2] ^= 1;
+    WriteBytes(entry.path().string(), bytes);
+  }
+  for (const char* how : {"", " --check"}) {
+    EXPECT_EQ(Titanctl("submit " + Path("job.json") + how + " --set model.id=damaged"),
+              kExitDamaged)
+        << output_;
+    EXPECT_NE(errors_.find("model.id: model damaged: blob "), std::string::npos) << errors_;
+  }
   // Importing it again repairs it.
   EXPECT_EQ(Json("weights import " + SmallModelFolder())["id"], imported["id"]);
   EXPECT_EQ(Titanctl("weights verify damaged"), 0) << errors_;

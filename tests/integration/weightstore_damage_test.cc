@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/exit_codes.h"
 #include "tests/support/test_files.h"
 #include "tests/support/weightstore_daemon.h"
 #include "weightstore/client/reason.h"
@@ -81,10 +82,10 @@ class DamageTest : public testing::WeightStoreDaemonTest {
     return versions;
   }
   // The daemon does not start on this folder and says why.
-  void ExpectRefused(const std::vector<std::string>& said) {
+  void ExpectRefused(const std::vector<std::string>& said, int exit_code = kExitFailed) {
     const size_t before = store_.log().size();
     EXPECT_FALSE(store_.Start());
-    EXPECT_EQ(store_.exit_code(), 1);
+    EXPECT_EQ(store_.exit_code(), exit_code);
     const std::string log = store_.log().substr(before);
     for (const std::string& text : said) EXPECT_NE(log.find(text), std::string::npos) << log;
   }
@@ -221,7 +222,7 @@ TEST_F(DamageTest, DamagedFilesOfTheIndexAreRefusedWithTheirFolder) {
     std::string bytes = ReadBytes(file);
     bytes[bytes.size() / 4] ^= 0x20;
     WriteBytes(file, bytes);
-    ExpectRefused({"opening store " + index()});
+    ExpectRefused({"opening store " + index()}, kExitDamaged);
     fs::remove_all(index());
     fs::copy(kept, index(), fs::copy_options::recursive);
   }

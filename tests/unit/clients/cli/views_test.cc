@@ -122,6 +122,12 @@ TEST(JobViewTest, ListAndDetailSayStateStepsAndReason) {
   EXPECT_EQ(ExitCodeOf(SomeJob()), kExitJobFailed);
 }
 
+TEST(ExitCodesTest, DamageIsNeitherWrongInputNorAnyFailure) {
+  EXPECT_EQ(ExitCodeOf(DataLoss("blob 1 is damaged")), kExitDamaged);
+  EXPECT_EQ(ExitCodeOf(InvalidArgument("model.path: no such file")), kExitUsage);
+  EXPECT_EQ(ExitCodeOf(FailedPrecondition("the job has ended")), kExitFailed);
+}
+
 TEST(JobViewTest, TheOrchestratorSaysWhichJobsItHas) {
   ListJobsResponse jobs;
   *jobs.add_jobs() = SomeJob();
