@@ -22,9 +22,20 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPartial = ".partial";
 
+// Nothing of an empty file.
+StatusOr<MappedMemory> MapWhole(const UniqueFd& fd, const std::string& path) {
+  struct stat info = {};
+  if (::fstat(fd.get(), &info) != 0) return SystemError(errno, "cannot look at", path);
+  const auto size = static_cast<size_t>(info.st_size);
+  if (size == 0) return MappedMemory();
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) return SystemError(errno, "cannot map", path);
+  return MappedMemory(data, size);
+}
+
 }  // namespace
 
-StatusOr<std::unique_ptr<BlobFiles>> BlobFiles::Open(std::string folder) {
+StatusOr<std::unique_ptr<BlobFiles>> BlobFiles::Open(std::string folder, OnDamage on_damage) {
   if (::mkdir(folder.c_str(), 0777) == 0) {
     TITAN_RETURN_IF_ERROR(SyncFolder(fs::path(folder).parent_path().string()));
   } else if (errno != EEXIST) {
@@ -36,14 +47,13 @@ StatusOr<std::unique_ptr<BlobFiles>> BlobFiles::Open(std::string folder) {
     if (at->path().filename().string().ends_with(kPartial)) fs::remove(at->path(), ignored);
   }
   if (error) return SystemError(error.value(), "cannot list", folder);
-  return std::unique_ptr<BlobFiles>(new BlobFiles(std::move(folder)));
+  return std::unique_ptr<BlobFiles>(new BlobFiles(std::move(folder), std::move(on_damage)));
 }
 
 BlobFiles::Writer::Writer(Writer&& other) noexcept
     : files_(other.files_),
       fd_(std::move(other.fd_)),
       path_(std::exchange(other.path_, "")),
-      num_bytes_(other.num_bytes_),
       digest_(other.digest_) {}
 
 BlobFiles::Writer::~Writer() {
@@ -60,25 +70,15 @@ StatusOr<BlobFiles::Writer> BlobFiles::Create() const {
 }
 
 Status BlobFiles::Writer::Append(std::span<const std::byte> bytes) {
-  TITAN_RETURN_IF_ERROR(
-      WriteAll(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path_));
-  num_bytes_ += bytes.size();
-  return OkStatus();
+  return WriteAll(fd_.get(), {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path_);
 }
 
 StatusOr<Hash128> BlobFiles::Writer::Seal(
     const std::function<void(std::span<const std::byte>)>& visit) {
   if (::fdatasync(fd_.get()) != 0) return SystemError(errno, "cannot sync", path_);
-  std::span<const std::byte> bytes;
-  MappedMemory map;
-  if (num_bytes_ > 0) {
-    void* data = ::mmap(nullptr, num_bytes_, PROT_READ, MAP_SHARED, fd_.get(), 0);
-    if (data == MAP_FAILED) return SystemError(errno, "cannot map", path_);
-    map = MappedMemory(data, num_bytes_);
-    bytes = {map.data(), map.size()};
-  }
-  digest_ = Hash128Of(bytes.data(), bytes.size(), 0);
-  if (visit) visit(bytes);
+  TITAN_ASSIGN_OR_RETURN(const MappedMemory map, MapWhole(fd_, path_));
+  digest_ = Hash128Of(map.data(), map.size(), 0);
+  if (visit) visit({map.data(), map.size()});
   return digest_;
 }
 
@@ -112,6 +112,7 @@ StatusOr<std::string> BlobFiles::Read(const Hash128& digest, uint64_t offset,
     return NotFound("blob " + ToHex(digest) + " is missing in '" + folder_ + "'");
   }
   if (fd.get() < 0) return SystemError(errno, "cannot open", path);
+  if (offset == 0) TITAN_RETURN_IF_ERROR(Compare(digest, fd, {}));
   std::string bytes(max_bytes, '\0');
   size_t size = 0;
   while (size < max_bytes) {
@@ -130,8 +131,8 @@ Status BlobFiles::ReadWhole(const Hash128& digest, std::span<std::byte> out) con
   const std::string path = PathOf(digest);
   TITAN_ASSIGN_OR_RETURN(const uint64_t size, SizeOf(digest));
   if (size != out.size()) {
-    return DataLoss("'" + path + "' is damaged: it has " + std::to_string(size) + " bytes, " +
-                    std::to_string(out.size()) + " were stored");
+    return Damaged(digest, "it has " + std::to_string(size) + " bytes, " +
+                               std::to_string(out.size()) + " were stored");
   }
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return SystemError(errno, "cannot open", path);
@@ -141,26 +142,34 @@ Status BlobFiles::ReadWhole(const Hash128& digest, std::span<std::byte> out) con
         ::pread(fd.get(), out.data() + done, out.size() - done, static_cast<off_t>(done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return SystemError(errno, "cannot read", path);
-    if (got == 0) return DataLoss("'" + path + "' is damaged: it ends early");
+    if (got == 0) return Damaged(digest, "it ends early");
     done += static_cast<size_t>(got);
   }
   const Hash128 found = Hash128Of(out.data(), out.size(), 0);
   if (found == digest) return OkStatus();
-  return DataLoss("'" + path + "' is damaged: its bytes have digest " + ToHex(found));
+  return Damaged(digest, "its bytes have digest " + ToHex(found));
 }
 
-bool BlobFiles::VisitWhole(const Hash128& digest, uint64_t num_bytes,
+Status BlobFiles::Damaged(const Hash128& digest, const std::string& what) const {
+  const Status damage =
+      DataLoss("blob " + ToHex(digest) + " is damaged: '" + PathOf(digest) + "': " + what);
+  if (on_damage_) on_damage_(damage);
+  return damage;
+}
+
+bool BlobFiles::VisitWhole(const Hash128& digest,
                            const std::function<void(std::span<const std::byte>)>& visit) const {
-  const StatusOr<uint64_t> size = SizeOf(digest);
-  if (!size.ok() || *size != num_bytes || num_bytes == 0) return false;
   const UniqueFd fd(::open(PathOf(digest).c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return false;
-  void* data = ::mmap(nullptr, num_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return false;
-  const MappedMemory map(data, num_bytes);
-  if (Hash128Of(map.data(), map.size(), 0) != digest) return false;
-  visit({map.data(), map.size()});
-  return true;
+  return fd.get() >= 0 && Compare(digest, fd, visit).ok();
+}
+
+Status BlobFiles::Compare(const Hash128& digest, const UniqueFd& fd,
+                          const std::function<void(std::span<const std::byte>)>& visit) const {
+  TITAN_ASSIGN_OR_RETURN(const MappedMemory map, MapWhole(fd, PathOf(digest)));
+  const Hash128 found = Hash128Of(map.data(), map.size(), 0);
+  if (found != digest) return Damaged(digest, "its bytes have digest " + ToHex(found));
+  if (visit) visit({map.data(), map.size()});
+  return OkStatus();
 }
 
 StatusOr<uint64_t> BlobFiles::SizeOf(const Hash128& digest) const {

@@ -27,9 +27,11 @@ namespace titan::weightstore {
 // that it had then may be lost, and no later sync tells. Open it again.
 class BlobFiles {
  public:
+  // Is told of each blob that was read and is not what was stored; by the thread that reads.
+  using OnDamage = std::function<void(const Status& damage)>;
   // Makes the folder if it is missing (its parent must exist) and removes what earlier processes
   // left half written. One process has a folder open at a time.
-  static StatusOr<std::unique_ptr<BlobFiles>> Open(std::string folder);
+  static StatusOr<std::unique_ptr<BlobFiles>> Open(std::string folder, OnDamage on_damage = {});
 
   // A blob that is being written, by one thread. Gone with this object unless it is
   // published.
@@ -53,7 +55,6 @@ class BlobFiles {
     const BlobFiles* files_;
     UniqueFd fd_;
     std::string path_;  // "" once it is published
-    uint64_t num_bytes_ = 0;
     Hash128 digest_;
   };
   StatusOr<Writer> Create() const;
@@ -61,14 +62,15 @@ class BlobFiles {
   // What was published so far survives power loss. Its own failure, again and again, after one.
   Status Sync();
 
-  // At most max_bytes from offset on; empty at the end. NotFound names the blob.
+  // At most max_bytes from offset on; empty at the end. Who reads it from the start has all of it
+  // compared with its name first. NotFound names the blob; DataLoss as of ReadWhole.
   StatusOr<std::string> Read(const Hash128& digest, uint64_t offset, size_t max_bytes) const;
   // The whole blob, compared with its name. DataLoss, naming the file: it has another size than
   // `out` or other bytes. NotFound names the blob.
   Status ReadWhole(const Hash128& digest, std::span<std::byte> out) const;
-  // Shows the bytes of a blob, as they can be read, if it is there with that size and they are
-  // those of its name; else false.
-  bool VisitWhole(const Hash128& digest, uint64_t num_bytes,
+  // Shows the bytes of a blob, as they can be read, if it is there and they are those of its name;
+  // else false.
+  bool VisitWhole(const Hash128& digest,
                   const std::function<void(std::span<const std::byte>)>& visit) const;
   // NotFound: no such blob.
   StatusOr<uint64_t> SizeOf(const Hash128& digest) const;
@@ -86,12 +88,19 @@ class BlobFiles {
   const std::string& folder() const { return folder_; }
 
  private:
-  explicit BlobFiles(std::string folder) : folder_(std::move(folder)) {}
+  BlobFiles(std::string folder, OnDamage on_damage)
+      : folder_(std::move(folder)), on_damage_(std::move(on_damage)) {}
+  // Compares the file with its name and shows the bytes.
+  Status Compare(const Hash128& digest, const UniqueFd& fd,
+                 const std::function<void(std::span<const std::byte>)>& visit) const;
+  // DataLoss of this blob, which is told of.
+  Status Damaged(const Hash128& digest, const std::string& what) const;
   std::string PathOf(const Hash128& digest) const { return folder_ + "/" + ToHex(digest); }
   // Of the folder's sync that failed; OK: none did.
   Status SyncFailure() const;
 
   const std::string folder_;
+  const OnDamage on_damage_;
   mutable std::mutex mutex_;  // guards what follows
   Status sync_failure_;
 };

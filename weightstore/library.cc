@@ -32,7 +32,8 @@ StatusOr<std::unique_ptr<Library>> Library::Open(storage::KeyValueStore& records
                                                  LibraryOptions options) {
   TITAN_CHECK(static_cast<bool>(options.unix_ms));
   std::unique_ptr<Library> library(new Library(records, std::move(options)));
-  TITAN_ASSIGN_OR_RETURN(library->blobs_, BlobFiles::Open(library->options_.folder));
+  TITAN_ASSIGN_OR_RETURN(library->blobs_,
+                         BlobFiles::Open(library->options_.folder, library->options_.on_damage));
   TITAN_RETURN_IF_ERROR(library->Restore());
   const std::lock_guard lock(library->mutex_);
   TITAN_RETURN_IF_ERROR(library->Collect().status());
@@ -367,7 +368,7 @@ Status Library::PutPinned(std::span<const std::byte> bytes, const std::string& w
     ++pins_[ToHex(digest)];
     pinned->push_back(digest);
   }
-  if (blobs_->VisitWhole(digest, bytes.size(), visit)) return OkStatus();
+  if (blobs_->VisitWhole(digest, visit)) return OkStatus();
   if (!wants_room.empty()) {
     const std::lock_guard lock(mutex_);
     TITAN_RETURN_IF_ERROR(RoomFor(bytes.size(), wants_room));

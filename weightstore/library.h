@@ -8,7 +8,7 @@
 //   checkpoint:  BeginCheckpoint - Append ... - Finish - ReleaseCheckpoints; DropCheckpoints at the
 //                end of the run
 //   run:         Reserve at its registration - Keep with each checkpoint and at its end - Unreserve
-//   reading:     Find, ReadBlob                         (the reader compares blob and digest)
+//   reading:     Find, ReadBlob                         (the reader compares blob and digest, too)
 //
 // Thread-safe. Calls block (files, hashing, synced writes); `mutex_` guards records and pins and is
 // not held while bytes are written.
@@ -40,6 +40,8 @@ struct LibraryOptions {
   std::optional<uint64_t> disk_limit_bytes;  // of all blobs; 0: nothing is kept; none: the volume
   uint64_t keep_free_bytes = 0;              // of the volume
   std::function<int64_t()> unix_ms;          // for records only
+  // Is told of each blob that was read and is not what was stored; by any thread, may be empty.
+  BlobFiles::OnDamage on_damage;
 };
 
 class Library {

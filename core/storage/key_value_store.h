@@ -67,6 +67,10 @@ class KeyValueStore {
   // Makes everything written so far survive power loss. Codes as Write.
   virtual Status Sync() = 0;
 
+  // Reads what the disk has, as the next one to open it would; writes wait meanwhile. DataLoss: it
+  // is damaged; from then on every Write is refused with that. Unavailable: it cannot be read now.
+  virtual Status Check() = 0;
+
   // nullopt: no such key. DataLoss, Unavailable as above.
   virtual StatusOr<std::optional<std::string>> Get(std::string_view key) const = 0;
 

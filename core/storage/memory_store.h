@@ -21,6 +21,7 @@ class MemoryStore final : public KeyValueStore {
 
   Status Write(const WriteBatch& batch, Durability durability) override;
   Status Sync() override;
+  Status Check() override { return OkStatus(); }
   StatusOr<std::optional<std::string>> Get(std::string_view key) const override;
   Status Scan(std::string_view prefix, std::string_view start,
               const Visitor& visitor) const override;

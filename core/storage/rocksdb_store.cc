@@ -90,6 +90,24 @@ class RocksDbStore final : public KeyValueStore {
     return Change([&] { return Told(db_->SyncWAL(), "sync"); });
   }
 
+  Status Check() override {
+    const std::unique_lock lock(mutex_);
+    TITAN_RETURN_IF_ERROR(failure_);
+    const char* const what = "what the disk has";
+    // Files that are of no use any more stay until they have been read.
+    TITAN_RETURN_IF_ERROR(Told(db_->DisableFileDeletions(), what));
+    rocksdb::DB* opened = nullptr;
+    rocksdb::Status read = rocksdb::DB::OpenForReadOnly(OptionsOfStore(), folder_, &opened);
+    std::unique_ptr<rocksdb::DB> reader(opened);
+    if (read.ok()) read = reader->VerifyChecksum();
+    reader.reset();
+    (void)db_->EnableFileDeletions(/*force=*/false);
+    const Status told = Told(read, what);
+    if (!read.IsCorruption() && !read.IsPathNotFound()) return told;
+    failure_ = DataLoss(MessageOf(told));
+    return failure_;
+  }
+
   StatusOr<std::optional<std::string>> Get(std::string_view key) const override {
     const std::shared_lock lock(mutex_);
     if (db_ == nullptr) return failure_;
@@ -193,7 +211,7 @@ class RocksDbStore final : public KeyValueStore {
   }
 
   const std::string folder_;
-  mutable std::shared_mutex mutex_;  // held alone to open again; guards what follows
+  mutable std::shared_mutex mutex_;  // held alone by Check and to open again; guards what follows
   std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   Status failure_;                   // of a write, since which it was not opened again
 };

@@ -80,6 +80,9 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
     if (config.has_disk_limit_bytes()) {
       refuse("disk_limit_bytes", "a host keeps nothing on disk: set it at the leader");
     }
+    if (config.has_check_index_ms()) {
+      refuse("check_index_ms", "a host has no records: set it at the leader");
+    }
   } else {
     if (!config.leader_address().empty()) {
       refuse("leader_address", "this process is the leader: set role to host, or leave it out");
@@ -107,6 +110,9 @@ void Validate(const config::v1::WeightStoreConfig& config, rpc::ConfigProblems* 
   }
   ValidateRange("lease_ttl_ms", config.lease_ttl_ms(), 100, 3'600'000, "ms", problems);
   ValidateRange("map_deadline_ms", config.map_deadline_ms(), 100, 3'600'000, "ms", problems);
+  if (config.has_check_index_ms()) {
+    ValidateRange("check_index_ms", config.check_index_ms(), 100, 86'400'000, "ms", problems);
+  }
   if (config.has_memory_limit_bytes() && config.memory_limit_bytes() < kMinMemoryLimit) {
     problems->push_back(
         rpc::InvalidValue("memory_limit_bytes", std::to_string(config.memory_limit_bytes()),

@@ -40,6 +40,7 @@ using config::v1::WeightStoreConfig;
 
 constexpr uint64_t kKeepFreeBytes = 256u << 20;  // of the volume, for everything else
 constexpr std::chrono::milliseconds kStatsPeriod{1'000};
+constexpr uint32_t kCheckIndexMs = 600'000;  // by default; some milliseconds of reading each time
 // Hashing and the copy for evaluation; the slots' memory is what bounds them, not the cores.
 constexpr unsigned kMaxHashThreads = 4;
 // Of the TCP lane: sendfile copies a few GB/s a thread, which fills a link before it fills a host.
@@ -101,6 +102,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     asio::co_spawn(context_.control, ReportStats(), asio::detached);
     if (host_service_ != nullptr) {
       asio::co_spawn(context_.control, host_service_->Watch(), asio::detached);
+      asio::co_spawn(context_.control, CheckIndex(), asio::detached);
     }
     if (link_ != nullptr) {
       link_->Start(*host_);
@@ -113,6 +115,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   asio::awaitable<void> Drain() override {
     draining_ = true;
     timer_.cancel();
+    check_timer_.cancel();
     if (leader_ != nullptr) {
       leader_->Shutdown();
       host_service_->Stop();
@@ -123,7 +126,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
 
  private:
   explicit WeightStoreDaemon(rpc::DaemonContext& context)
-      : context_(context), timer_(context.control) {
+      : context_(context), timer_(context.control), check_timer_(context.control) {
     runtime::Metrics& metrics = context.metrics;
     slot_bytes_ = metrics.AddGauge("titan_weightstore_slot_bytes", "Memory of all slots");
     huge_bytes_ = metrics.AddGauge("titan_weightstore_huge_page_bytes",
@@ -151,6 +154,14 @@ class WeightStoreDaemon final : public rpc::DaemonService {
         metrics.AddGauge("titan_weightstore_verify_failures",
                          "Slots whose bytes were not what their writer hashed, when it had written "
                          "them or when a reader offered them; must be 0");
+    const auto damaged = [&metrics](const char* place) {
+      return metrics.AddCounter("titan_weightstore_damage_total",
+                                "Times that what was read from the disk was not what had been "
+                                "written; must stay 0",
+                                {{"place", place}});
+    };
+    damaged_blobs_ = damaged("blob");
+    damaged_index_ = damaged("index");
     adopted_ = metrics.AddGauge("titan_weightstore_adopted_slots",
                                 "Slots taken over from readers of an earlier life of this host "
                                 "daemon, since the start");
@@ -213,6 +224,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   }
 
   Status OpenLeader(const WeightStoreConfig& config) {
+    check_period_ = std::chrono::milliseconds(config.has_check_index_ms() ? config.check_index_ms()
+                                                                          : kCheckIndexMs);
     TITAN_ASSIGN_OR_RETURN(index_,
                            storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
     LeaderOptions options;
@@ -230,6 +243,10 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
     library.keep_free_bytes = kKeepFreeBytes;
     library.unix_ms = [&clock] { return clock.UnixMs(); };
+    library.on_damage = [damaged = damaged_blobs_](const Status& damage) mutable {
+      damaged.Add();
+      TITAN_LOG(kError, "blob_damaged", {"status", damage});
+    };
     TITAN_ASSIGN_OR_RETURN(library_, Library::Open(*index_, std::move(library)));
     options.library = library_.get();
     TITAN_ASSIGN_OR_RETURN(leader_, Leader::Open(*index_, std::move(options)));
@@ -309,6 +326,22 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     }
   }
 
+  // Records are read at the start alone. Damage to them is found while the daemon still has them in
+  // memory: versions are served on, and nothing is acknowledged that the next start could not read.
+  asio::awaitable<void> CheckIndex() {
+    const std::function<Status()> check = [this] { return index_->Check(); };
+    for (;;) {
+      check_timer_.expires_after(check_period_);
+      boost::system::error_code woken;
+      co_await check_timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
+      if (draining_) co_return;
+      const Status checked = co_await context_.blocking.Run(check);
+      if (checked.ok() || draining_) continue;
+      TITAN_LOG(kError, "index_unreadable", {"status", checked});
+      if (checked.code() == StatusCode::kDataLoss) damaged_index_.Add();
+    }
+  }
+
   void ReportLeader() {
     const LeaderStats stats = leader_->Stats();
     slot_bytes_.Set(static_cast<double>(stats.slot_bytes));
@@ -356,12 +389,14 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   v1::HostService::CallbackService no_calls_;
   std::unique_ptr<HostGrpcService> host_service_;
   std::unique_ptr<WeightStoreGrpcService> service_;
-  asio::steady_timer timer_;  // control strand only, like draining_
+  asio::steady_timer timer_, check_timer_;  // control strand only, like draining_
+  std::chrono::milliseconds check_period_{0};
   bool draining_ = false;
   runtime::Gauge slot_bytes_, huge_bytes_, making_bytes_, limit_bytes_, leases_, committed_,
       verify_failures_, adopted_, refused_offers_, make_slot_seconds_, verify_seconds_,
       commit_seconds_, evaluation_seconds_;
   runtime::Gauge registered_bytes_;
+  runtime::Counter damaged_blobs_, damaged_index_;
   std::vector<runtime::Gauge> slots_;       // parallel to kSlotStates
   std::vector<runtime::Gauge> tcp_counts_;  // parallel to kTcpCounts
   std::map<Lane, runtime::Gauge> lanes_;

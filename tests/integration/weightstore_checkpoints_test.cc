@@ -13,10 +13,9 @@
 #include <functional>
 #include <set>
 
-#include "core/runtime/endpoint.h"
-#include "core/runtime/health.h"
 #include "core/storage/rocksdb_store.h"
 #include "services/weightstore_client/convert.h"
+#include "tests/support/metric.h"
 #include "tests/support/stored_models.h"
 #include "tests/support/weightstore_daemon.h"
 #include "titan/storage/v1/storage.pb.h"
@@ -90,13 +89,8 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
   }
   // The store's count of versions that should be on disk and are not.
   double NumNotKept() {
-    const auto endpoint = runtime::ReadEndpoint(data_folder(), "weightstore");
-    const auto answer =
-        runtime::GetHealth(endpoint->health_address, "/metrics", std::chrono::seconds(5));
-    EXPECT_TRUE(answer.ok()) << answer.status();
-    const std::string name = "\ntitan_weightstore_not_kept_total ";
-    const size_t at = answer->body.find(name);
-    return at == std::string::npos ? -1 : std::stod(answer->body.substr(at + name.size()));
+    return titan::testing::MetricOf(data_folder(), "weightstore",
+                                    "titan_weightstore_not_kept_total");
   }
   size_t NumFiles() const {
     size_t files = 0;

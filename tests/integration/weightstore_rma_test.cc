@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "core/runtime/endpoint.h"
-#include "core/runtime/health.h"
 #include "core/transport/rma_probe.h"
+#include "tests/support/metric.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/weightstore_daemon.h"
 #include "weightstore/client/reason.h"
@@ -95,11 +95,7 @@ class RmaLaneTest : public testing::WeightStoreDaemonTest {
   }
   // Of the daemon; -1: it has none of that name.
   double Metric(const std::string& name) {
-    const auto endpoint = runtime::ReadEndpoint(data_folder(), "weightstore");
-    const auto answer = runtime::GetHealth(endpoint->health_address, "/metrics", seconds(5));
-    EXPECT_TRUE(answer.ok()) << answer.status();
-    const size_t at = answer->body.find("\n" + name + " ");
-    return at == std::string::npos ? -1 : std::stod(answer->body.substr(at + name.size() + 2));
+    return titan::testing::MetricOf(data_folder(), "weightstore", name);
   }
   std::string Pid() { return std::to_string(store_.process().pid()); }
 

@@ -68,6 +68,7 @@ class SharedStore final : public storage::KeyValueStore {
     return store_->Write(b, d);
   }
   Status Sync() override { return store_->Sync(); }
+  Status Check() override { return store_->Check(); }
   StatusOr<std::optional<std::string>> Get(std::string_view key) const override {
     return store_->Get(key);
   }

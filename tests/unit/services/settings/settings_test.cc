@@ -178,6 +178,7 @@ TEST(SettingsTest, WeightStore) {
             {"host=node-1", "is set; only role host has a name"},
             {"lease_ttl_ms=99", "is 99; valid: 100 to 3600000 ms"},
             {"map_deadline_ms=99", "is 99; valid: 100 to 3600000 ms"},
+            {"check_index_ms=99", "is 99; valid: 100 to 86400000 ms"},
             {"memory_limit_bytes=0", "is 0; valid: at least 1048576 bytes"},
             {"data_plane_address=here", "address 'here' has no port"},
             {"data_plane_address=store:7301", "'store:7301' is not where a reader can connect to"},
@@ -230,6 +231,7 @@ TEST(SettingsTest, WeightStoreHost) {
                {"leader_address=", "is required: host:port"},
                {"host=", "is required: the name by which the leader knows this host"},
                {"host=a/b", "is \"a/b\"; valid: 1 to 64 characters of A-Z a-z 0-9 . _ -"},
+               {"check_index_ms=1000", "is set; a host has no records"},
                {"disk_limit_bytes=0", "is set; a host keeps nothing on disk"}}));
 }
 
