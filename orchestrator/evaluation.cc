@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 namespace {
@@ -62,7 +63,7 @@ void Evaluations::OnPinned(const EvaluationPinned& event, Fleet& fleet, Instant 
     StartIfPinned(fleet);
     return;
   }
-  last_problem_ = MessageOf(status);
+  last_problem_ = WordsOf(status);
   const bool gone = status.code() == StatusCode::kNotFound ||
                     status.code() == StatusCode::kFailedPrecondition ||
                     status.code() == StatusCode::kInvalidArgument;
@@ -89,7 +90,7 @@ void Evaluations::OnUnpinned(const EvaluationUnpinned& event, Instant now) {
   Evaluation& evaluation = evaluations_.front();
   // A version that stays pinned would keep the slot from every later evaluation.
   if (!event.status.ok()) {
-    last_problem_ = MessageOf(event.status);
+    last_problem_ = WordsOf(event.status);
     evaluation.asked = false;
     evaluation.retry_at = evaluation.backoff.Next(now);
     return;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 namespace {
@@ -109,7 +110,7 @@ std::optional<std::string> Fleet::OnLoaded(const VersionLoaded& event, Instant n
   }
   const bool first = hold->second.retry_at == Instant();
   last_problem_ = event.worker.worker_id + " could not load version " +
-                  std::to_string(event.version) + ": " + MessageOf(event.status);
+                  std::to_string(event.version) + ": " + WordsOf(event.status);
   hold->second.state = HoldState::kFailed;
   hold->second.retry_at = generator->backoff.Next(now);
   return first ? std::optional(last_problem_) : std::nullopt;
@@ -126,7 +127,7 @@ void Fleet::OnReleased(const VersionReleased& event, Instant now) {
     return;
   }
   last_problem_ = event.worker.worker_id + " did not give version " +
-                  std::to_string(event.version) + " back: " + MessageOf(event.status);
+                  std::to_string(event.version) + " back: " + WordsOf(event.status);
   hold->second.state = HoldState::kReleaseFailed;
   hold->second.retry_at = generator->release_backoff.Next(now);
 }
@@ -139,7 +140,7 @@ void Fleet::OnReset(const GeneratorReset& event, Instant now) {
     generator->reset = ResetState::kNone;
     return;
   }
-  last_problem_ = event.worker.worker_id + " could not be reset: " + MessageOf(event.status);
+  last_problem_ = event.worker.worker_id + " could not be reset: " + WordsOf(event.status);
   generator->reset = ResetState::kDue;
   generator->reset_at = generator->release_backoff.Next(now);
 }
@@ -222,7 +223,7 @@ std::optional<std::string> Fleet::OnEnded(const RolloutEnded& event, Instant now
   const Status status =
       event.status.ok() ? Internal("the stream ended before every sample was there") : event.status;
   const std::string text = event.worker.worker_id + " did not finish a group of version " +
-                           std::to_string(version) + ": " + MessageOf(status);
+                           std::to_string(version) + ": " + WordsOf(status);
   last_problem_ = text;
   if (IsHopeless(status)) return text;
   Generator* generator = Find(event.worker);

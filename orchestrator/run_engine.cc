@@ -8,6 +8,7 @@
 
 #include "core/base/check.h"
 #include "core/base/nearest_name.h"
+#include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 namespace {
@@ -89,15 +90,16 @@ void RunEngine::Tick(Instant now) { Advance(now); }
 
 void RunEngine::SetState(JobInfo& job, JobState state, const std::string& reason, Instant now) {
   job.state = state;
-  job.reason = reason;
+  job.reason = Shortened(reason, kMaxTextBytes);
   if (state == JobState::kQueued) job.submitted_unix_ms = UnixMs(now);
   if (state == JobState::kRunning) job.running_unix_ms = UnixMs(now);
   if (IsFinal(state)) job.ended_unix_ms = UnixMs(now);
-  out_.Append(job.job_id, now, StateChanged{state, reason});
+  out_.Append(job.job_id, now, StateChanged{state, job.reason});
   out_.DoDurably(ReportJob{job});
 }
 
-void RunEngine::Tell(const std::string& job_id, const std::string& text, Instant now) {
+void RunEngine::Tell(const std::string& job_id, const std::string& whole, Instant now) {
+  const std::string text = Shortened(whole, kMaxTextBytes);
   out_.Append(job_id, now, MessageTold{text});
   out_.DoDurably(ReportMessage{job_id, text});
 }
@@ -136,14 +138,15 @@ void RunEngine::On(const JobPrepared& event, Instant now) {
   queue_.erase(waiting);
   SetState(jobs_.at(event.job_id), JobState::kFailed,
            "the orchestrator was started again and could not prepare the job once more: " +
-               MessageOf(event.status) + "; mend it and submit the job again",
+               WordsOf(event.status) + "; mend it and submit the job again",
            now);
 }
 
 void RunEngine::On(const CancelJob& event, Instant now) {
   const auto found = jobs_.find(event.job_id);
   if (found == jobs_.end() || IsFinal(found->second.state)) return;
-  out_.Append(event.job_id, now, CommandGiven{"cancel", event.request_id, event.reason});
+  out_.Append(event.job_id, now,
+              CommandGiven{"cancel", event.request_id, Shortened(event.reason, kMaxTextBytes)});
   if (run_.has_value() && run_->job == &found->second) {
     if (run_->phase != Phase::kStopping) Stop(JobState::kCancelled, event.reason, now);
     return;
@@ -180,20 +183,20 @@ void RunEngine::On(const WorkerSilent& event, Instant) {
 
 void RunEngine::On(const WorkerLost& event, Instant now) {
   const std::string& id = event.name.worker_id;
-  const std::string lost = id + " was lost: " + event.reason;
+  const std::string lost = id + " was lost: " + Shortened(event.reason);
   size_t reissued = 0;
   if (fleet_.Leave(event.name, &reissued)) {
     last_lost_[WorkerRole::kGenerator] = lost;
     counters_.samples_reissued += reissued;
     Message(
-        id + " was lost (" + event.reason + ")" +
+        id + " was lost (" + Shortened(event.reason) + ")" +
             (reissued == 0 ? "" : "; " + std::to_string(reissued) + " samples are issued again"),
         now);
     return;
   }
   if (scorer_.Leave(event.name, now)) {
     last_lost_[WorkerRole::kReward] = lost;
-    Message(id + " was lost (" + event.reason + "); its items are sent again", now);
+    Message(id + " was lost (" + Shortened(event.reason) + "); its items are sent again", now);
     return;
   }
   const auto trainer = trainers_.find(id);
@@ -228,7 +231,7 @@ std::string RunEngine::WhereLost(const WorkerLost& event) const {
   } else if (run_->committed == steps) {
     where = "after the last step";
   }
-  return where + " (" + event.reason + "); titanctl logs " + event.name.worker_id +
+  return where + " (" + Shortened(event.reason) + "); titanctl logs " + event.name.worker_id +
          " shows its last words; start the cluster anew (titanctl status says how) and submit the "
          "job again";
 }
@@ -333,7 +336,7 @@ void RunEngine::On(const RunStarted& event, Instant now) {
   if (!IsCurrent(event.run_id) || run_->phase != Phase::kStartingRun) return;
   if (!event.status.ok()) {
     Fail("the trainer (worker " + run_->trainer.worker_id +
-             ") could not start the run: " + MessageOf(event.status),
+             ") could not start the run: " + WordsOf(event.status),
          now);
     return;
   }
@@ -341,7 +344,7 @@ void RunEngine::On(const RunStarted& event, Instant now) {
   run_->phase_since = run_->committed_at = now;
   run_->evaluations.Begin(now);
   SetState(*run_->job, JobState::kRunning, "", now);
-  Message("version 0 is published, weights digest " + event.weights_digest, now);
+  Message("version 0 is published, weights digest " + Shortened(event.weights_digest), now);
   run_->evaluations.OnCommitted(0);
   OpenSteps(now);
 }

@@ -153,7 +153,7 @@ class RunEngine {
   void Stop(JobState final_state, const std::string& reason, Instant now);
   void Fail(const std::string& reason, Instant now) { Stop(JobState::kFailed, reason, now); }
   void SetState(JobInfo& job, JobState state, const std::string& reason, Instant now);
-  void Tell(const std::string& job_id, const std::string& text, Instant now);
+  void Tell(const std::string& job_id, const std::string& whole, Instant now);
   // To the watchers of the running job, if there is one.
   void Message(const std::string& text, Instant now);
 

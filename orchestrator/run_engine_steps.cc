@@ -7,6 +7,7 @@
 #include "core/base/check.h"
 #include "core/base/hash.h"
 #include "orchestrator/run_engine.h"
+#include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 
@@ -187,7 +188,7 @@ void RunEngine::On(const StepTrained& event, Instant now) {
   const std::string what = "step " + std::to_string(event.step);
   if (!event.status.ok()) {
     const std::string& id = run_->trainer.worker_id;
-    Fail("the trainer (worker " + id + ") failed in " + what + ": " + MessageOf(event.status) +
+    Fail("the trainer (worker " + id + ") failed in " + what + ": " + WordsOf(event.status) +
              "; titanctl logs " + id + " shows more",
          now);
     return;
@@ -232,7 +233,7 @@ void RunEngine::On(const StepTrained& event, Instant now) {
     const std::string text = "log-probs of trainer and generators differ in " + what + ": " +
                              std::to_string(report.parity.tokens_differing) + " of " +
                              std::to_string(report.parity.tokens_compared) + " tokens; " +
-                             event.result.first_difference;
+                             Shortened(event.result.first_difference);
     if (run_->spec->parity.on_difference == "stop") {
       Fail(text, now);
       return;
@@ -247,7 +248,7 @@ StepReport RunEngine::MakeReport(const OpenStep& step, const StepPlan& plan,
   StepReport report;
   report.step = step.step;
   report.version = result.version;
-  report.weights_digest = result.weights_digest;
+  report.weights_digest = Shortened(result.weights_digest);
   report.groups_trained = plan.num_groups_trained;
   report.groups_untrainable = plan.num_groups_untrainable;
   double reward_sum = 0;

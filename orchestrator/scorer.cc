@@ -8,6 +8,7 @@
 #include <set>
 
 #include "orchestrator/advantage.h"
+#include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 
@@ -16,15 +17,6 @@ namespace {
 // What one answer may weigh in the journal.
 constexpr size_t kMaxComponents = 64;
 constexpr size_t kMaxComponentName = 128;
-constexpr size_t kMaxReasonBytes = 500;
-
-// The first kMaxReasonBytes of a text, ended at a character.
-std::string Shortened(const std::string& text) {
-  if (text.size() <= kMaxReasonBytes) return text;
-  size_t end = kMaxReasonBytes;
-  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
-  return text.substr(0, end) + "... (" + std::to_string(text.size()) + " bytes)";
-}
 
 std::string Text(double value) {
   char text[32];
@@ -154,10 +146,10 @@ std::vector<Scorer::Scored> Scorer::OnAnswer(const ScoreAnswered& event, Instant
   if (!event.status.ok()) {
     if (event.status.code() == StatusCode::kInvalidArgument ||
         event.status.code() == StatusCode::kUnimplemented) {
-      hopeless_ = who + " refuses: " + Shortened(MessageOf(event.status)) +
+      hopeless_ = who + " refuses: " + WordsOf(event.status) +
                   "; correct the job's reward part or the service, and submit again";
     }
-    Retry(request.samples, now, who + ": " + Shortened(MessageOf(event.status)));
+    Retry(request.samples, now, who + ": " + WordsOf(event.status));
     return scored;
   }
   if (event.results.size() != request.samples.size()) {
@@ -177,7 +169,7 @@ std::vector<Scorer::Scored> Scorer::OnAnswer(const ScoreAnswered& event, Instant
       Retry({request.samples[i]}, now, who + " " + nonsense);
     } else {
       scored.push_back({entry->second.item.group, entry->second.item.sample_index,
-                        request.samples[i], outcome, event.grader_version});
+                        request.samples[i], outcome, Shortened(event.grader_version)});
       scored.back().outcome.reason = Shortened(outcome.reason);
       entries_.erase(entry);
     }

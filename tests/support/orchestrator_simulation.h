@@ -61,6 +61,8 @@ struct WorldOptions {
   double trainer_error_at = -1;
   uint32_t train_ms = 30;
   bool drop_rollouts = false;  // generators never answer
+  std::string grader_version = "1";
+  std::string trouble = "simulated";  // what peers that fail say
 };
 
 inline Dataset MakeDataset(uint32_t num_rows) {
@@ -311,7 +313,7 @@ class World {
       if (!Alive(load.worker)) return;
       Status status = OkStatus();
       if (dice_.Chance(options_.load_error)) {
-        status = Unavailable("simulated");
+        status = Unavailable(options_.trouble);
       } else if (load.evaluation ? !pinned_.contains(load.version)
                                  : !IsLive(load.run_id, load.version)) {
         status = NotFound("no such version");
@@ -338,7 +340,8 @@ class World {
     const bool dead = options_.releases_until_ms != UINT64_MAX &&
                       now_ - start_ >= Millis(options_.releases_until_ms) &&
                       now_ - start_ < Millis(options_.releases_from_ms);
-    return dead || dice_.Chance(options_.release_error) ? Unavailable("simulated") : OkStatus();
+    return dead || dice_.Chance(options_.release_error) ? Unavailable(options_.trouble)
+                                                        : OkStatus();
   }
   void Do(const ResetGenerator& a) {
     ++resets;
@@ -398,13 +401,13 @@ class World {
       }
     }
     RolloutEnded ended{a.worker, a.run_id, a.group, a.attempt,
-                       broken ? Unavailable("stream broken") : OkStatus()};
+                       broken ? Unavailable(options_.trouble) : OkStatus()};
     At(last + 1, [this, ended] { Deliver(ended); });
     if (!dice_.Chance(options_.generator_loss)) return;
     const WorkerName victim = a.worker;
     At(Delay(), [this, victim] {
       if (!Alive(victim)) return;
-      Kill(victim.worker_id);
+      Kill(victim.worker_id, options_.trouble);
       At(500 + Delay(), [this, victim] { Join(victim.worker_id, WorkerRole::kGenerator); });
     });
   }
@@ -414,13 +417,13 @@ class World {
     ScoreAnswered answer;
     answer.run_id = a.run_id;
     answer.request = a.request;
-    answer.grader_version = "1";
-    if (dice_.Chance(options_.reward_error)) answer.status = Unavailable("simulated");
+    answer.grader_version = options_.grader_version;
+    if (dice_.Chance(options_.reward_error)) answer.status = Unavailable(options_.trouble);
     if (options_.reward_refuses) answer.status = InvalidArgument("parameters.tolerance: is text");
     for (const ScoreItem& item : a.items) {
       ScoreOutcome outcome;
       if (dice_.Chance(options_.reward_fault)) {
-        outcome.reason = "simulated";
+        outcome.reason = options_.trouble;
       } else {
         outcome.kind = ScoreOutcome::Kind::kValue;
         // Groups are recognised by their row: all of its samples are equal, or differ by sample.
@@ -471,7 +474,7 @@ class World {
       trained.run_id = a.run_id;
       trained.step = a.step;
       if (static_cast<double>(a.step) == options_.trainer_error_at) {
-        trained.status = Internal("simulated");
+        trained.status = Internal(options_.trouble);
       }
       committed_[a.run_id] = a.step + 1;
       if (a.num_groups_trained > 0) {
@@ -488,7 +491,7 @@ class World {
       if (static_cast<double>(a.step) == options_.parity_difference_at) {
         result.parity.tokens_differing = 1;
         result.parity.logprob_difference_max = 1e-6;
-        result.first_difference = "sample 1 token 2";
+        result.first_difference = "sample 1 token 2 " + options_.trouble;
       }
       Deliver(trained);
     });
@@ -518,7 +521,7 @@ class World {
       const bool fails = dice_.Chance(options_.unpin_error);
       if (!fails) pinned_.erase(unpin.version);
       Deliver(EvaluationUnpinned{unpin.run_id, unpin.version,
-                                 fails ? Unavailable("simulated") : OkStatus()});
+                                 fails ? Unavailable(options_.trouble) : OkStatus()});
     });
   }
   void Do(const EndRun& a) {
