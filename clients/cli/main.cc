@@ -5,13 +5,14 @@
 
 #include "clients/cli/arguments.h"
 #include "clients/cli/commands.h"
+#include "core/base/exit_codes.h"
 #include "core/runtime/log.h"
 
 int main(int argc, char** argv) {
   titan::cli::Arguments arguments;
   const auto answer = titan::cli::ParseArguments({argv + 1, argv + argc}, &arguments);
   if (answer.has_value()) {
-    (answer->exit_code == titan::cli::kExitOk ? std::cout : std::cerr) << answer->text;
+    (answer->exit_code == titan::kExitOk ? std::cout : std::cerr) << answer->text;
     return answer->exit_code;
   }
   titan::runtime::InitLog(
