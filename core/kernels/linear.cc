@@ -278,6 +278,8 @@ class BlockRows {
     return {tiles_, t0_, t1_, at_, packed_.done[index_] ? nullptr : at_};
   }
   void SetPacked() { packed_.done[index_] = true; }
+  // The calling thread's memory is about to hold other rows.
+  static void Forget() { packed_.call = 0; }
 
  private:
   struct Packed {
@@ -518,6 +520,7 @@ class Group {
   }
   // As FewRows: two panels at a time.
   void WorkFew(int64_t first, int64_t last) const {
+    BlockRows<A>::Forget();
     const A* packed = PackFew<A>(*rows_);
     for (const Product<W>& product : products_) {
       const int64_t p0 = std::max<int64_t>(0, first - product.first_panel);
