@@ -14,6 +14,8 @@ namespace {
 // stored/model/<id>; of versions: library_index.h.
 constexpr std::string_view kPrefix = "stored/";
 constexpr std::string_view kModelPrefix = "stored/model/";
+// Written when records and blobs begin, both empty: from then on there is always a record.
+constexpr std::string_view kBegunKey = "library/begun";
 constexpr uint64_t kMaxBundleBytes = uint64_t{1} << 30;
 
 std::string ModelKey(const std::string& id) { return std::string(kModelPrefix) + id; }
@@ -34,10 +36,30 @@ StatusOr<std::unique_ptr<Library>> Library::Open(storage::KeyValueStore& records
   std::unique_ptr<Library> library(new Library(records, std::move(options)));
   TITAN_ASSIGN_OR_RETURN(library->blobs_,
                          BlobFiles::Open(library->options_.folder, library->options_.on_damage));
+  TITAN_RETURN_IF_ERROR(library->CheckRecords());
   TITAN_RETURN_IF_ERROR(library->Restore());
   const std::lock_guard lock(library->mutex_);
   TITAN_RETURN_IF_ERROR(library->Collect().status());
   return library;
+}
+
+Status Library::CheckRecords() {
+  TITAN_ASSIGN_OR_RETURN(const std::optional<storage::KeyValueStore::Entry> any, records_.Last(""));
+  if (any.has_value()) return OkStatus();
+  TITAN_ASSIGN_OR_RETURN(const std::vector<BlobFiles::Entry> blobs, blobs_->List());
+  if (blobs.empty()) {
+    storage::WriteBatch batch;
+    batch.Put(kBegunKey, "");
+    return records_.Write(batch, storage::Durability::kSynced);
+  }
+  uint64_t num_bytes = 0;
+  for (const BlobFiles::Entry& blob : blobs) num_bytes += blob.num_bytes;
+  return FailedPrecondition(
+      "index '" + options_.index + "' is new or empty, but " + std::to_string(blobs.size()) +
+      " files with " + std::to_string(num_bytes) + " bytes of weights lie in '" + options_.folder +
+      "', and without the index that names them they would be deleted; put that index in the place "
+      "of '" +
+      options_.index + "', or move '" + options_.folder + "' away to begin with an empty store");
 }
 
 Status Library::Restore() {

@@ -37,6 +37,7 @@ namespace titan::weightstore {
 
 struct LibraryOptions {
   std::string folder;                        // of the blobs
+  std::string index;                         // folder of the records, to be named in errors
   std::optional<uint64_t> disk_limit_bytes;  // of all blobs; 0: nothing is kept; none: the volume
   uint64_t keep_free_bytes = 0;              // of the volume
   std::function<int64_t()> unix_ms;          // for records only
@@ -47,7 +48,9 @@ struct LibraryOptions {
 class Library {
  public:
   // Reads the records and removes blobs that none of them names. `records` must outlive the
-  // library. DataLoss: a record is damaged; codes of BlobFiles.
+  // library. DataLoss: a record is damaged; FailedPrecondition, before anything is removed: there
+  // is no record of anything, but there are blobs, which are not of these records then; codes of
+  // BlobFiles.
   static StatusOr<std::unique_ptr<Library>> Open(storage::KeyValueStore& records,
                                                  LibraryOptions options);
 
@@ -153,6 +156,8 @@ class Library {
  private:
   Library(storage::KeyValueStore& records, LibraryOptions options)
       : records_(records), options_(std::move(options)) {}
+  // Before blobs are removed: the records are those of the blobs' folder.
+  Status CheckRecords();
   Status Restore();
   // Under mutex_.
   StatusOr<DiskUse> DiskLocked() const;

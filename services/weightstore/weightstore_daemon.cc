@@ -226,8 +226,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   Status OpenLeader(const WeightStoreConfig& config) {
     check_period_ = std::chrono::milliseconds(config.has_check_index_ms() ? config.check_index_ms()
                                                                           : kCheckIndexMs);
-    TITAN_ASSIGN_OR_RETURN(index_,
-                           storage::OpenRocksDbStore(config.daemon().data_folder() + "/index"));
+    const std::string index = config.daemon().data_folder() + "/index";
+    TITAN_ASSIGN_OR_RETURN(index_, storage::OpenRocksDbStore(index));
     LeaderOptions options;
     options.lease_ttl_ms = config.lease_ttl_ms();
     options.map_deadline_ms = config.map_deadline_ms();
@@ -240,6 +240,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     options.monotonic_ms = [&clock] { return clock.Now().count() / 1'000'000; };
     LibraryOptions library;
     library.folder = config.daemon().data_folder() + "/blobs";
+    library.index = index;
     if (config.has_disk_limit_bytes()) library.disk_limit_bytes = config.disk_limit_bytes();
     library.keep_free_bytes = kKeepFreeBytes;
     library.unix_ms = [&clock] { return clock.UnixMs(); };

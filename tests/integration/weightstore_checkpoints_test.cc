@@ -3,8 +3,9 @@
 // Goal: checkpoints as titan-weightstore keeps them are those of a run that goes on, by its
 // trainer: none stays of a run that ended or of a trainer that was replaced while one was sent, nor
 // of a store that is killed meanwhile; what was durable stays, and the version of a checkpoint can
-// be loaded. Lists are told whole, however long. Method: the real program; what happens meanwhile
-// happens when the store asks for the next part; long lists are written into its records.
+// be loaded. A store that lost its index leaves every file. Lists are told whole, however long.
+// Method: the real program; what happens meanwhile happens when the store asks for the next part;
+// long lists are written into its records.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -92,9 +93,21 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
     return titan::testing::MetricOf(data_folder(), "weightstore",
                                     "titan_weightstore_not_kept_total");
   }
+  // What is on disk of a version of the run is this number.
+  void ExpectOnDisk(uint64_t version, uint64_t number) {
+    const auto kept = leader_->FindVersion("run", version);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    for (size_t i = 0; i < kept->blobs.size(); ++i) {
+      const auto bytes = leader_->ReadBlob(kept->blobs[i], kept->manifest->tensors[i].num_bytes);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_EQ(testing::NumberIn(std::as_bytes(std::span(*bytes))), number);
+    }
+  }
+  std::string index() const { return data_folder() + "/index"; }
+  std::string blobs() const { return data_folder() + "/blobs"; }
   size_t NumFiles() const {
     size_t files = 0;
-    for (const auto& file : std::filesystem::directory_iterator(data_folder() + "/blobs")) {
+    for (const auto& file : std::filesystem::directory_iterator(blobs())) {
       files += file.is_regular_file();
     }
     return files;
@@ -376,6 +389,50 @@ TEST_F(CheckpointsTest, ARefusedRegistrationLeavesTheRoomOfTheRunThatHasIt) {
   other.contract_training = "another";
   EXPECT_EQ(Register(1, other).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Stored().disk_reserved_bytes(), reserved);
+}
+
+TEST_F(CheckpointsTest, AStoreWithoutItsIndexRefusesToStartAndDeletesNothing) {
+  const auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  EndRun();
+  EXPECT_EQ(End(SIGTERM), 0);
+  const std::string aside = store_.folder() + "/aside";
+  std::filesystem::rename(index(), aside);
+  const auto expect_refused = [this] {
+    const size_t before = store_.log().size();
+    EXPECT_FALSE(store_.Start());
+    EXPECT_EQ(store_.exit_code(), 1);
+    const std::string said = store_.log().substr(before);
+    const std::string files = "2 files with " + std::to_string(SmallManifest().slot_bytes);
+    for (const std::string& text : {index(), blobs(), files}) {
+      EXPECT_NE(said.find(text), std::string::npos) << said;
+    }
+    EXPECT_EQ(NumFiles(), 2u);
+  };
+  expect_refused();
+  expect_refused();  // beside the index that the first one made
+  std::filesystem::remove_all(index());
+  std::filesystem::create_directory(index());
+  expect_refused();
+  // Either remedy that it names.
+  std::filesystem::remove_all(index());
+  std::filesystem::rename(aside, index());
+  Start();
+  ExpectOnDisk(0, 0);
+  EXPECT_EQ(End(SIGTERM), 0);
+  std::filesystem::remove_all(index());
+  std::filesystem::rename(blobs(), aside);
+  Start();
+  EXPECT_TRUE(Stored().models().empty());
+}
+
+TEST_F(CheckpointsTest, WhatANewStoreHadHalfWrittenIsItsOwnToDelete) {
+  ASSERT_TRUE(leader_->PutBundle("a bundle that no record names").ok());
+  EXPECT_EQ(NumFiles(), 1u);
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  Start();
+  EXPECT_EQ(NumFiles(), 0u);
 }
 
 }  // namespace
