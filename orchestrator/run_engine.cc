@@ -75,7 +75,9 @@ void RunEngine::RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Ins
       SetState(job, JobState::kFailed,
                stopped + "the job ran (" + std::to_string(job.steps_done) + " of " +
                    std::to_string(job.spec->schedule.steps) +
-                   " steps were done); submit it again: this version does not resume jobs",
+                   " steps were done); titanctl weights ls " + job.job_id +
+                   " shows whether its newest version was kept; submit it again: this version does "
+                   "not resume jobs",
                now);
   }
   past_runs_.push_back(old_run_id);

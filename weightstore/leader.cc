@@ -683,8 +683,12 @@ bool Leader::GoesOn(const std::string& run_id) {
   return state_.GoesOn(run_id);
 }
 
+std::vector<std::string> Leader::RunsThatGoOn() {
+  std::lock_guard lock(mutex_);
+  return state_.RunsThatGoOn();
+}
+
 StatusOr<Leader::DiskSource> Leader::HoldLocked(const std::string& run_id, uint64_t version) {
-  if (shut_down_) return ShutDown();
   TITAN_ASSIGN_OR_RETURN(
       const StoreState::LeaseGrant lease,
       state_.HoldForCopy("copy to disk", run_id, version, options_.monotonic_ms()));
@@ -704,6 +708,7 @@ StatusOr<Leader::DiskSource> Leader::HoldLocked(const std::string& run_id, uint6
 
 StatusOr<Leader::DiskSource> Leader::HoldForDisk(const std::string& run_id, uint64_t version) {
   std::lock_guard lock(mutex_);
+  if (shut_down_) return ShutDown();
   return HoldLocked(run_id, version);
 }
 

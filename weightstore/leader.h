@@ -145,7 +145,8 @@ class Leader final : public LeaderPort, public HostEvents {
                                              uint64_t from_version, size_t max_versions);
   // StoreState::CheckTrainer.
   Status CheckTrainer(const std::string& run_id, uint64_t epoch);
-  bool GoesOn(const std::string& run_id);  // StoreState::GoesOn
+  bool GoesOn(const std::string& run_id);   // StoreState::GoesOn
+  std::vector<std::string> RunsThatGoOn();  // as GoesOn
   // A committed version whose slot is held, so that it can be written to disk while the ring moves
   // on. The leader must outlive it.
   struct DiskSource {
@@ -157,7 +158,8 @@ class Leader final : public LeaderPort, public HostEvents {
   };
   // Codes of AcquireLease.
   StatusOr<DiskSource> HoldForDisk(const std::string& run_id, uint64_t version);
-  // The newest version that a host has; nullopt: there is none.
+  // The newest version that a host has; nullopt: there is none. After Shutdown, too: nothing newer
+  // comes then.
   StatusOr<std::optional<DiskSource>> HoldNewestForDisk(const std::string& run_id);
   // Gives back the run's slots; readers find their grant number changed. Records stay.
   Status EndRun(const std::string& run_id, uint64_t epoch);

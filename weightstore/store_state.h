@@ -173,6 +173,7 @@ class StoreState {
   Status CheckTrainer(const std::string& run_id, uint64_t epoch) const;
   // It is known and has not ended.
   bool GoesOn(const std::string& run_id) const;
+  std::vector<std::string> RunsThatGoOn() const;
 
   // --- versions
   struct BeginOutcome {

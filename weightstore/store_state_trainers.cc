@@ -178,6 +178,14 @@ bool StoreState::GoesOn(const std::string& run_id) const {
   return run != runs_.end() && !run->second.record.ended;
 }
 
+std::vector<std::string> StoreState::RunsThatGoOn() const {
+  std::vector<std::string> runs;
+  for (const auto& [run_id, run] : runs_) {
+    if (!run.record.ended) runs.push_back(run_id);
+  }
+  return runs;
+}
+
 StatusOr<bool> StoreState::HasSlot(const std::string& run_id, uint64_t epoch) const {
   TITAN_RETURN_IF_ERROR(CheckTrainer(run_id, epoch));
   TITAN_RETURN_IF_ERROR(runs_.at(run_id).slots_failed);

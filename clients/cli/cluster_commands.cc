@@ -39,8 +39,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr seconds kDownDeadline{60};
-constexpr seconds kDownWord{1};  // between two words about who still runs
+constexpr seconds kDownDeadline{90};  // of its daemons together, each of which has its own
+constexpr seconds kDownWord{1};       // between two words about who still runs
 constexpr char kReady[] = "ready";
 
 StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,

@@ -35,7 +35,8 @@ std::string FormatJobsAtDown(const JobsAtDown& jobs, const std::string& up) {
         fmt::format("{}{} is {}, {} of {} steps done: it ends with the cluster{}\n", job.job_id(),
                     name, cluster::NameOf(job.state()), job.steps_done(), job.steps_total(),
                     job.state() == JOB_STATE_RUNNING
-                        ? " and is not resumed; submit it again after the next start"
+                        ? " and is not resumed, and its newest version is kept; submit it again "
+                          "after the next start"
                         : "");
   }
   if (jobs.kept.empty()) return text;

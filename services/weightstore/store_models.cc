@@ -224,6 +224,17 @@ asio::awaitable<StatusOr<v1::PutCheckpointResponse>> WeightStoreGrpcService::DoP
   co_return response;
 }
 
+asio::awaitable<void> WeightStoreGrpcService::KeepRuns() {
+  asio::steady_timer timer(server_.control());
+  for (const std::string& run_id : leader_.RunsThatGoOn()) {
+    const std::function<Status()> keep = [this, run_id] { return KeepNewest(run_id); };
+    while ((co_await blocking_.Run(keep)).code() == StatusCode::kAlreadyExists) {
+      timer.expires_after(kKeepPeriod);
+      co_await timer.async_wait(asio::use_awaitable);
+    }
+  }
+}
+
 grpc::ServerReadReactor<v1::PutCheckpointRequest>* WeightStoreGrpcService::PutCheckpoint(
     Context* context, v1::PutCheckpointResponse* response) {
   return rpc::ServeClientStream<v1::PutCheckpointRequest>(
@@ -338,14 +349,21 @@ StatusOr<v1::ListStoredModelsResponse> WeightStoreGrpcService::Handle(
 StatusOr<v1::DeleteStoredModelResponse> WeightStoreGrpcService::Handle(
     const v1::DeleteStoredModelRequest& message) {
   if (message.request_id().empty()) return InvalidArgument("request_id: is required");
-  const StatusOr<uint64_t> freed = message.id().empty()
-                                       ? library_.RemoveVersion(message.run_id(), message.version())
-                                       : library_.RemoveModel(message.id());
-  if (!freed.ok()) return freed.status();
+  const bool is_version = message.id().empty();
+  if (is_version && leader_.GoesOn(message.run_id())) {
+    TITAN_RETURN_IF_ERROR(library_.FindVersion(message.run_id(), message.version()).status());
+    return FailedPrecondition(
+        "version " + std::to_string(message.version()) + " of run " + message.run_id() +
+        " stays while the run goes on: it is what a loss of power would leave of it; wait for the "
+        "job's end, or cancel it first");
+  }
+  TITAN_ASSIGN_OR_RETURN(const uint64_t freed,
+                         is_version ? library_.RemoveVersion(message.run_id(), message.version())
+                                    : library_.RemoveModel(message.id()));
   TITAN_LOG(kInfo, "stored_model_deleted", {"id", message.id()}, {"run_id", message.run_id()},
-            {"version", message.version()}, {"freed_bytes", *freed});
+            {"version", message.version()}, {"freed_bytes", freed});
   v1::DeleteStoredModelResponse answer;
-  answer.set_freed_bytes(*freed);
+  answer.set_freed_bytes(freed);
   return answer;
 }
 

@@ -118,6 +118,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     check_timer_.cancel();
     if (leader_ != nullptr) {
       leader_->Shutdown();
+      co_await service_->KeepRuns();
       host_service_->Stop();
     }
     if (link_ != nullptr) co_await link_->Stop();

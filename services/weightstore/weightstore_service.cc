@@ -314,10 +314,8 @@ Status WeightStoreGrpcService::KeepNewest(const std::string& run_id) {
                          leader_.HoldNewestForDisk(run_id));
   if (!newest.has_value()) return OkStatus();
   const Status kept = Keep(run_id, *newest, /*in_reserved_room=*/true);
-  if (kept.code() == StatusCode::kAlreadyExists) {
-    return Unavailable(MessageOf(kept) + "; ask again");
-  }
-  return OkStatus();  // the run ends all the same
+  // Otherwise the run ends all the same.
+  return kept.code() == StatusCode::kAlreadyExists ? kept : OkStatus();
 }
 
 Status WeightStoreGrpcService::Keep(const std::string& run_id, const Leader::DiskSource& source,
@@ -343,7 +341,10 @@ void WeightStoreGrpcService::NotKept(const std::string& run_id, uint64_t version
 }
 
 StatusOr<v1::EndRunResponse> WeightStoreGrpcService::Handle(const v1::EndRunRequest& message) {
-  TITAN_RETURN_IF_ERROR(KeepNewest(message.run_id()));
+  if (const Status kept = KeepNewest(message.run_id()); !kept.ok()) {
+    return kept.code() == StatusCode::kAlreadyExists ? Unavailable(MessageOf(kept) + "; ask again")
+                                                     : kept;
+  }
   TITAN_RETURN_IF_ERROR(leader_.EndRun(message.run_id(), message.epoch()));
   library_.Unreserve(message.run_id());
   if (const auto dropped = library_.DropCheckpoints(message.run_id()); !dropped.ok()) {

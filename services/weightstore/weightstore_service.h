@@ -30,6 +30,10 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
                          runtime::Metrics& metrics, Leader& leader, Library& library,
                          std::shared_ptr<Watchers> watchers);
 
+  // Keeps the newest version of every run that goes on, whose memory may go with this process.
+  // Control strand, after Leader::Shutdown.
+  rpc::asio::awaitable<void> KeepRuns();
+
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
 
@@ -153,7 +157,7 @@ class WeightStoreGrpcService final : public v1::WeightStoreService::CallbackServ
       std::shared_ptr<rpc::RequestStream<Request>> in,
       std::function<StatusOr<std::unique_ptr<Library::Import>>(const Header&)> begin,
       std::function<Status(const Header&)> allowed, std::shared_ptr<Header> header);
-  // Keeps the newest version of a run that ends. Unavailable: another call is at it.
+  // Keeps the newest version of a run whose memory goes. AlreadyExists: another call is at it.
   Status KeepNewest(const std::string& run_id);
   // Writes it to disk, and tells the log and the metrics. Codes of Library::Keep, of which
   // AlreadyExists is told to nobody.

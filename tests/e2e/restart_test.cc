@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: what happens to jobs when daemons end, in words and in bits. A job that had not begun when
 // the orchestrator was killed or the cluster taken down is queued again and gives the weights of an
-// undisturbed run; one that had begun says what became of it; the loss of a daemon names it, the
-// step and what to do. Method: titanctl over real daemons, real signals, a model made by Philox.
+// undisturbed run; one that had begun says what became of it and leaves its newest version; the
+// loss of a daemon names it, the step and what to do. Method: titanctl over real daemons, real
+// signals, a model made by Philox.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdio.h>
@@ -143,6 +144,12 @@ TEST_P(RestartTest, AQueuedJobRunsAfterARestartToTheSameBits) {
   EXPECT_TRUE(Has(ended["reason"], "the orchestrator was stopped or died while the job ran ("))
       << ended["reason"];
   EXPECT_TRUE(Has(ended["reason"], "submit it again"));
+  // Its newest version is kept.
+  ASSERT_EQ(Titanctl("weights ls " + running + " --all -o json"), 0) << errors_;
+  const json versions = json::parse(output_, nullptr, false);
+  ASSERT_FALSE(versions.empty());
+  EXPECT_NE(versions.back()["stored_id"], "") << versions;
+  EXPECT_EQ(Titanctl("weights verify " + running), 0) << errors_;
   const auto digests = DigestsOf(first, 0);
   EXPECT_EQ(digests.size(), 3u);
   EXPECT_EQ(DigestsOf(second, 0).size(), 3u);

@@ -156,8 +156,11 @@ TEST_F(OrchestratorProcessTest, AKilledOrchestratorListsItsJobs) {
   EXPECT_EQ(after.state(), ov::JOB_STATE_FAILED);
   EXPECT_EQ(
       after.reason(),
-      "the orchestrator was stopped or died while the job ran (0 of 4 steps were done); submit "
-      "it again: this version does not resume jobs");
+      "the orchestrator was stopped or died while the job ran (0 of 4 steps were done); titanctl "
+      "weights ls " +
+          *job +
+          " shows whether its newest version was kept; submit it again: this version does not "
+          "resume jobs");
   EXPECT_EQ(after.name(), "test");
   const auto events = Watch(*job);
   ASSERT_FALSE(events.empty());

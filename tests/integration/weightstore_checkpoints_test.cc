@@ -3,9 +3,10 @@
 // Goal: checkpoints as titan-weightstore keeps them are those of a run that goes on, by its
 // trainer: none stays of a run that ended or of a trainer that was replaced while one was sent, nor
 // of a store that is killed meanwhile; what was durable stays, and the version of a checkpoint can
-// be loaded. A store that lost its index leaves every file. Lists are told whole, however long.
-// Method: the real program; what happens meanwhile happens when the store asks for the next part;
-// long lists are written into its records.
+// be loaded and not be deleted. A store that is ended leaves the newest version of every run, and
+// one that lost its index leaves every file. Lists are told whole, however long. Method: the real
+// program; what happens meanwhile happens when the store asks for the next part; long lists are
+// written into its records.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -92,6 +93,16 @@ class CheckpointsTest : public testing::WeightStoreDaemonTest {
   double NumNotKept() {
     return titan::testing::MetricOf(data_folder(), "weightstore",
                                     "titan_weightstore_not_kept_total");
+  }
+  // Deletes a version of the run.
+  grpc::Status Delete(uint64_t version) {
+    grpc::ClientContext context;
+    v1::DeleteStoredModelRequest request;
+    request.set_request_id("rm");
+    request.set_run_id("run");
+    request.set_version(version);
+    v1::DeleteStoredModelResponse response;
+    return stub_->DeleteStoredModel(&context, request, &response);
   }
   // What is on disk of a version of the run is this number.
   void ExpectOnDisk(uint64_t version, uint64_t number) {
@@ -389,6 +400,45 @@ TEST_F(CheckpointsTest, ARefusedRegistrationLeavesTheRoomOfTheRunThatHasIt) {
   other.contract_training = "another";
   EXPECT_EQ(Register(1, other).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Stored().disk_reserved_bytes(), reserved);
+}
+
+TEST_F(CheckpointsTest, TheVersionOfACheckpointIsNotDeletedWhileItsRunGoesOn) {
+  const auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  Publish(**publisher, 0);
+  ASSERT_TRUE(Put((*publisher)->epoch(), 0).ok());
+  const grpc::Status refused = Delete(0);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(refused.error_message().find("version 0 of run run stays while the run goes on"),
+            std::string::npos)
+      << refused.error_message();
+  EXPECT_EQ(Delete(1).error_code(), grpc::StatusCode::NOT_FOUND);
+  ExpectOnDisk(0, 0);
+  EndRun();
+  EXPECT_TRUE(Delete(0).ok());
+  EXPECT_EQ(NumFiles(), 0u);
+}
+
+TEST_F(CheckpointsTest, AStoreThatIsEndedKeepsTheNewestVersionOfARunThatGoesOn) {
+  const auto publisher = Register();
+  ASSERT_TRUE(publisher.ok()) << publisher.status();
+  for (uint64_t v = 0; v < 3; ++v) {
+    Publish(**publisher, v);
+    if (v == 1) {
+      ASSERT_TRUE(Put((*publisher)->epoch(), v).ok());
+    }
+  }
+  EXPECT_EQ(End(SIGTERM), 0);
+  Start();
+  EXPECT_EQ(Kept(), (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(Versions(), std::vector<uint64_t>{1});  // a trainer may go on
+  ExpectOnDisk(2, 2);
+  // A kill leaves what the disk has. Whoever ends the run then, its newest version stays.
+  EXPECT_EQ(End(SIGKILL), -SIGKILL);
+  Start();
+  EndRun();
+  EXPECT_EQ(Kept(), std::vector<uint64_t>{2});
+  ExpectOnDisk(2, 2);
 }
 
 TEST_F(CheckpointsTest, AStoreWithoutItsIndexRefusesToStartAndDeletesNothing) {

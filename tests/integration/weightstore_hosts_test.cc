@@ -146,6 +146,20 @@ TEST_F(HostsTest, AKilledLeaderFindsEverythingAgainAndReadersNeverNotice) {
   EXPECT_TRUE(Eventually([&] { return Versions()[0].holders_size() == 0; }));
 }
 
+TEST_F(HostsTest, ALeaderThatIsEndedKeepsTheNewestVersionThatAHostHas) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  Publish(*publisher, 0);
+  const Hash128 digest = Publish(*publisher, 1);
+  EXPECT_EQ(leader_.End(SIGTERM), 0);
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  StartLeader();
+  const auto kept = port_->FindVersion("run", 1);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->weights_digest, digest);
+  EXPECT_EQ(Versions()[0].kept_bytes(), 0u);
+}
+
 TEST_F(HostsTest, WhatWasAcknowledgedIsThereAfterTheLeaderDiedAtAnyInstant) {
   auto publisher = Register(host_);
   ASSERT_NE(publisher, nullptr);

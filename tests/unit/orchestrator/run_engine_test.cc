@@ -593,7 +593,8 @@ TEST(RunEngineTest, JobsThatHadBegunInAnEarlierLifeEndWithWords) {
   EXPECT_EQ(job("job-2").state, JobState::kFailed);
   EXPECT_EQ(job("job-2").reason,
             "the orchestrator was stopped or died while the job ran (3 of 8 steps were done); "
-            "submit it again: this version does not resume jobs");
+            "titanctl weights ls job-2 shows whether its newest version was kept; submit it again: "
+            "this version does not resume jobs");
   EXPECT_EQ(job("job-3").state, JobState::kCancelled);
   EXPECT_EQ(job("job-3").reason, "not needed");
   EXPECT_EQ(job("job-4").state, JobState::kFailed);

@@ -100,7 +100,7 @@ TEST(DownViewTest, SaysWhichJobsEndAndWhichStay) {
   EXPECT_EQ(
       FormatJobsAtDown(SortForDown(jobs), "titanctl up --data run"),
       "job-10 (adds) is RUNNING, 2 of 5 steps done: it ends with the cluster and is not "
-      "resumed; submit it again after the next start\n"
+      "resumed, and its newest version is kept; submit it again after the next start\n"
       "job-11 is STOPPING, 2 of 5 steps done: it ends with the cluster\n"
       "2 jobs have not begun and stay queued; titanctl up --data run runs them in this order: "
       "job-9, job-8\n");
