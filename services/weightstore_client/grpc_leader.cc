@@ -17,6 +17,8 @@ constexpr std::chrono::milliseconds kGrace{5'000};
 // Of a stream that carries a model.
 constexpr std::chrono::milliseconds kStreamDeadline{3'600'000};
 constexpr std::chrono::milliseconds kStreamPoll{20};
+// A stream that was cancelled while its peer takes nothing ends when its last write does.
+constexpr std::chrono::milliseconds kCancelGrace{200};
 constexpr size_t kChunkBytes = 1u << 20;
 constexpr uint64_t kMaxTtlMs = 30ull * 24 * 3'600'000;  // added to a clock
 constexpr uint64_t kReadBytes = 2u << 20;
@@ -230,9 +232,10 @@ StatusOr<Response> GrpcLeader::CallStream(rpc::WriteStreamMethod<Async, Request,
     if (!cancelled && given_up()) {
       cancelled = true;
       handle.Cancel();
-      give_up = std::min(give_up, std::chrono::steady_clock::now() + kGrace);
+      give_up = std::min(give_up, std::chrono::steady_clock::now() + kCancelGrace);
     }
     if (std::chrono::steady_clock::now() > give_up) {
+      if (cancelled) return Cancelled("given up, with the weight store taking nothing");
       return DeadlineExceeded(
           "the weight store's answer was not delivered: is the process ending?");
     }

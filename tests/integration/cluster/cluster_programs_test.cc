@@ -378,7 +378,7 @@ TEST_F(ClusterProgramsTest, WhatDoesNotFitIsRefusedBeforeAnythingStarts) {
   EXPECT_NE(output_.find("written by a newer version of the program"), std::string::npos)
       << output_;
   std::ofstream(data_ + "/format.json") << "x";
-  EXPECT_EQ(Titanctl("up --data " + data_), 1);
+  EXPECT_EQ(Titanctl("up --data " + data_), 8);
   EXPECT_NE(output_.find("format.json' does not say"), std::string::npos) << output_;
   EXPECT_FALSE(fs::exists(data_ + "/weightstore"));
   fs::remove(data_ + "/format.json");
@@ -466,7 +466,8 @@ TEST_F(ClusterProgramsTest, CtrlCDetachesFromAJob) {
   EXPECT_EQ(json::parse(output_, nullptr, false)["ended_jobs"], json::array({"job-1"})) << output_;
   EXPECT_EQ(Shell("cat " + folder_ + "/words"), 0);
   EXPECT_EQ(output_.find("job-1 (t) is RUNNING, 0 of 3 steps done: it ends with the cluster and is "
-                         "not resumed; submit it again after the next start\n"),
+                         "not resumed, and its newest version is kept; submit it again after the "
+                         "next start\n"),
             0u)
       << output_;
 }
