@@ -246,6 +246,32 @@ TEST_P(Bf16ModeTest, ARowsBitsAreItsOwn) {
   EXPECT_TRUE(SameBits(whole.data(), part.data(), kM * kN));
 }
 
+// A thread packs a group of few rows where it had packed a block of another group, and may then
+// take a task of that block again, from the end of another thread's share. Who is there first
+// decides, so it is tried often.
+TEST_P(Bf16ModeTest, GroupsOfFewRowsLeaveTheRowsOfOthersAlone) {
+  constexpr int64_t kMany = 29, kFew = 1, kN = 1024, kFewN = 64, kK = 64;
+  const Operands many(kMany, kN, kK, 11), few(kFew, kFewN, kK, 12);
+  Pool pool(2);
+  const auto run = [&](float* out, float* few_out, bool together) {
+    const LinearMatrix matrices[] = {{many.panels.data() + 1, kN, 1, nullptr, out, kN},
+                                     {few.panels.data() + 1, kFewN, 1, nullptr, few_out, kFewN}};
+    const LinearGroup groups[] = {
+        {{many.rows(), many.ldx, kMany, kK, Inputs::kBf16}, std::span(matrices, 1)},
+        {{few.rows(), few.ldx, kFew, kK, Inputs::kBf16}, std::span(matrices + 1, 1)}};
+    if (together) return LinearGroups(pool, groups);
+    for (const LinearGroup& group : groups) Linear(pool, group.rows, group.matrices);
+  };
+  std::vector<float> wanted(kMany * kN), few_wanted(kFewN);
+  run(wanted.data(), few_wanted.data(), false);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<float> out(kMany * kN), few_out(kFewN);
+    run(out.data(), few_out.data(), true);
+    ASSERT_TRUE(SameBits(out.data(), wanted.data(), kMany * kN)) << "round " << round;
+    ASSERT_TRUE(SameBits(few_out.data(), few_wanted.data(), kFewN)) << "round " << round;
+  }
+}
+
 // Vacuity guard: unrounded rows, or the lower halves first, give other bits.
 TEST_P(Bf16ModeTest, UnroundedRowsOrLowerHalvesFirstDiffer) {
   constexpr int64_t kM = 20, kN = 64, kK = 96;
