@@ -33,6 +33,19 @@ StatusOr<MappedMemory> MapWhole(const UniqueFd& fd, const std::string& path) {
   return MappedMemory(data, size);
 }
 
+// Has the system read the file: what the disk cannot give is an error here, and would be a signal
+// that ends the process where the map is read.
+Status ReadThrough(const UniqueFd& fd, const std::string& path) {
+  std::string part(1 << 20, '\0');
+  for (off_t at = 0;;) {
+    const ssize_t got = ::pread(fd.get(), part.data(), part.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return SystemError(errno, "cannot read", path);
+    if (got == 0) return OkStatus();
+    at += got;
+  }
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<BlobFiles>> BlobFiles::Open(std::string folder, OnDamage on_damage) {
@@ -91,6 +104,8 @@ Status BlobFiles::Writer::Publish() {
 }
 
 Status BlobFiles::Sync() {
+  // One at a time: the system tells a failure once, and a later sync may succeed without the names.
+  const std::lock_guard one_at_a_time(syncing_);
   TITAN_RETURN_IF_ERROR(SyncFailure());
   const Status synced = SyncFolder(folder_);
   if (synced.ok()) return synced;
@@ -165,6 +180,7 @@ bool BlobFiles::VisitWhole(const Hash128& digest,
 
 Status BlobFiles::Compare(const Hash128& digest, const UniqueFd& fd,
                           const std::function<void(std::span<const std::byte>)>& visit) const {
+  TITAN_RETURN_IF_ERROR(ReadThrough(fd, PathOf(digest)));
   TITAN_ASSIGN_OR_RETURN(const MappedMemory map, MapWhole(fd, PathOf(digest)));
   const Hash128 found = Hash128Of(map.data(), map.size(), 0);
   if (found != digest) return Damaged(digest, "its bytes have digest " + ToHex(found));

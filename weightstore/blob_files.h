@@ -101,6 +101,7 @@ class BlobFiles {
 
   const std::string folder_;
   const OnDamage on_damage_;
+  std::mutex syncing_;        // held over Sync, taken before mutex_
   mutable std::mutex mutex_;  // guards what follows
   Status sync_failure_;
 };

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string_view>
@@ -60,12 +61,20 @@ rocksdb::Options OptionsOfStore() {
   return options;
 }
 
+// Told in words alone, those of RocksDB 7.8; messages on damage speak of blocks, and paths of
+// anything.
+bool IsLocked(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  return status.IsIOError() && (text.find("While lock file") != std::string::npos ||
+                                text.find("lock hold by") != std::string::npos);
+}
+
 StatusOr<std::unique_ptr<rocksdb::DB>> OpenFolder(const std::string& folder) {
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(OptionsOfStore(), folder, &opened);
   std::unique_ptr<rocksdb::DB> db(opened);
   if (!status.ok()) {
-    if (status.ToString().find("lock") != std::string::npos) {
+    if (IsLocked(status)) {
       return FailedPrecondition(
           "store " + folder +
           " is held by another process; end it or choose another folder: " + status.ToString());
@@ -150,8 +159,10 @@ class RocksDbStore final : public KeyValueStore {
  private:
   // What a failed write has left is not known: RocksDB's log may hold it, and RocksDB would write
   // the next one behind it under the same number, which no later start could read. So the next
-  // write begins with what the disk has, as after a restart; unless that is damaged.
+  // write begins with what the disk has, as after a restart; unless that is damaged. One change at
+  // a time: none comes between another's failure and its being known.
   Status Change(const std::function<Status()>& change) {
+    const std::lock_guard one_at_a_time(change_mutex_);
     Status changed;
     {
       const std::shared_lock lock(mutex_);
@@ -211,6 +222,7 @@ class RocksDbStore final : public KeyValueStore {
   }
 
   const std::string folder_;
+  std::mutex change_mutex_;          // held over a change, taken before mutex_
   mutable std::shared_mutex mutex_;  // held alone by Check and to open again; guards what follows
   std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   Status failure_;                   // of a write, since which it was not opened again
