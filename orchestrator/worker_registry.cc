@@ -48,6 +48,25 @@ Status WorkerRegistry::CheckContract(const WorkerRecord& record) const {
   return OkStatus();
 }
 
+const WorkerRecord* WorkerRegistry::Rival(const WorkerRecord& record) const {
+  const WorkerRecord* known = Find(record.ready.name.worker_id);
+  const bool rival = known != nullptr && known->ready.name != record.ready.name &&
+                     known->address != record.address;
+  return rival ? known : nullptr;
+}
+
+Status WorkerRegistry::CheckRival(const WorkerRecord& record, Instant now) const {
+  const WorkerRecord* rival = Rival(record);
+  if (rival == nullptr) return OkStatus();
+  const std::string other = "another process is registered as worker " +
+                            rival->ready.name.worker_id + " (pid " + std::to_string(rival->pid) +
+                            ", listens at " + rival->address + ")";
+  if (StateOf(*rival, now) == "ready") {
+    return AlreadyExists(other + "; give one of them another daemon.worker_id, or end the other");
+  }
+  return Unavailable(other + " and is silent; it is lost when it stays so");
+}
+
 StatusOr<WorkerRegistry::Registered> WorkerRegistry::Register(WorkerRecord record, Instant now) {
   const WorkerReady& ready = record.ready;
   if (ready.name.worker_id.empty()) return InvalidArgument("worker.worker_id: is required");
@@ -66,6 +85,7 @@ StatusOr<WorkerRegistry::Registered> WorkerRegistry::Register(WorkerRecord recor
     return InvalidArgument("graders: a reward service names at least one");
   }
   TITAN_RETURN_IF_ERROR(CheckContract(record));
+  TITAN_RETURN_IF_ERROR(CheckRival(record, now));
   Registered result;
   const auto known = workers_.find(ready.name.worker_id);
   if (known != workers_.end()) {

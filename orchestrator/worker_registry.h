@@ -40,13 +40,18 @@ class WorkerRegistry {
     std::optional<WorkerName> replaced;  // an earlier life of this worker id, lost now
     bool fresh = false;                  // false: this life was known and alive already
   };
+  // The process that has the worker id of `record` now and may live beside it: another life, at
+  // another address (two processes do not listen at one). Null: there is none. One that is known
+  // to be gone is given up with Remove() before the new life registers.
+  const WorkerRecord* Rival(const WorkerRecord& record) const;
   // InvalidArgument: a field is missing. FailedPrecondition: the contract differs from that of the
-  // living trainer or generators; the message names the first differing item.
+  // living trainer or generators; the message names the first differing item. AlreadyExists: a
+  // rival has the worker id, and was heard lately. Unavailable: a rival that is suspect; ask again.
   StatusOr<Registered> Register(WorkerRecord record, Instant now);
   // NotFound: register again.
   Status Heartbeat(const WorkerName& name, Instant now);
-  // Workers silent for longer than the timeout; they are forgotten. Call it often: when it was not called
-  // for half of the timeout, this process was stopped, and the workers get that time on top.
+  // Workers silent for longer than the timeout; they are forgotten. Call it often: when it was not
+  // called for half of the timeout, this process was stopped, and the workers get that time on top.
   std::vector<WorkerName> Expire(Instant now);
   // Forgets a worker that is known to be gone. False: not known.
   bool Remove(const WorkerName& name);
@@ -58,6 +63,7 @@ class WorkerRegistry {
 
  private:
   Status CheckContract(const WorkerRecord& record) const;
+  Status CheckRival(const WorkerRecord& record, Instant now) const;
 
   const Duration timeout_;
   std::optional<Instant> last_expire_;

@@ -14,6 +14,7 @@
 #include "core/storage/rocksdb_store.h"
 #include "core/storage/segment_log.h"
 #include "services/orchestrator/convert.h"
+#include "services/orchestrator/probe.h"
 #include "services/orchestrator/service.h"
 #include "services/rpc/wait_notice.h"
 #include "services/settings/daemon_spec.h"
@@ -22,6 +23,22 @@ namespace titan::orchestrator {
 namespace {
 
 constexpr rpc::Milliseconds kTick{50};
+
+Status WithReasonOfRefusal(const Status& refused) {
+  switch (refused.code()) {
+    case StatusCode::kUnavailable:
+      return refused;  // the worker asks again
+    case StatusCode::kAlreadyExists:
+      return rpc::WithReason(refused, "WORKER_ID_TAKEN",
+                             "give one of the two processes another daemon.worker_id");
+    case StatusCode::kFailedPrecondition:
+      return rpc::WithReason(refused, "CONTRACT_DIFFERS",
+                             "start the worker from the same build and configuration");
+    default:
+      return rpc::WithReason(refused, "INVALID_REGISTRATION",
+                             "start the worker from the same build and configuration");
+  }
+}
 
 }  // namespace
 
@@ -246,30 +263,44 @@ void OrchestratorDaemon::LoseWeightStore(const std::string& reason) {
 
 // ---- workers ----
 
-StatusOr<v1::RegisterWorkerResponse> OrchestratorDaemon::RegisterWorker(
-    const v1::RegisterWorkerRequest& request) {
+void OrchestratorDaemon::RegisterWorker(
+    const v1::RegisterWorkerRequest& request,
+    std::function<void(StatusOr<v1::RegisterWorkerResponse>)> reply) {
+  StatusOr<WorkerRecord> record = FromProto(request);
+  if (!record.ok()) return reply(record.status());
+  const WorkerRecord* rival = workers_.Rival(*record);
+  if (rival == nullptr) return reply(Admit(*std::move(record)));
+  // A killed worker's successor takes its place at once: nobody listens at the old address then.
+  ProbePeer(context_.control, rival->address,
+            [this, old = rival->ready.name, record = *std::move(record),
+             reply = std::move(reply)](bool listens) mutable {
+              if (!listens && !stopping_ && workers_.Remove(old)) {
+                Lose(old, "a new process took its place");
+              }
+              reply(Admit(std::move(record)));
+            });
+}
+
+StatusOr<v1::RegisterWorkerResponse> OrchestratorDaemon::Admit(WorkerRecord record) {
   if (stopping_) return Unavailable("the orchestrator is shutting down");
   if (ports_.epoch == 0) return Unavailable("the orchestrator waits for the weight store");
-  TITAN_ASSIGN_OR_RETURN(WorkerRecord record, FromProto(request));
   const WorkerName name = record.ready.name;
-  const auto channel = rpc::MakeChannel(record.address);
+  const std::string address = record.address;
+  const auto channel = rpc::MakeChannel(address);
   if (!channel.ok()) return Annotate(channel.status(), "worker.address");
   const auto registered = workers_.Register(std::move(record), driver_->Now());
   if (!registered.ok()) {
     TITAN_LOG(kWarning, "worker_refused", {"worker_id", name.worker_id},
+              {"incarnation", name.incarnation}, {"address", address},
               {"status", registered.status()});
-    return rpc::WithReason(registered.status(),
-                           registered.status().code() == StatusCode::kFailedPrecondition
-                               ? "CONTRACT_DIFFERS"
-                               : "INVALID_REGISTRATION",
-                           "start the worker from the same build and configuration");
+    return WithReasonOfRefusal(registered.status());
   }
   if (registered->replaced.has_value()) {
     Lose(*registered->replaced, "a new process took its place");
   }
   if (registered->fresh) {
     TITAN_LOG(kInfo, "worker_registered", {"worker_id", name.worker_id},
-              {"incarnation", name.incarnation}, {"address", request.worker().address()});
+              {"incarnation", name.incarnation}, {"address", address});
     Introduce(name);
   }
   v1::RegisterWorkerResponse response;

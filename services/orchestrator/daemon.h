@@ -13,6 +13,7 @@
 #define TITAN_SERVICES_ORCHESTRATOR_DAEMON_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -70,7 +71,9 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   asio::awaitable<Status> WatchJob(v1::WatchJobRequest request,
                                    std::shared_ptr<rpc::ResponseStream<v1::WatchJobResponse>> out);
   asio::awaitable<StatusOr<v1::CancelJobResponse>> CancelJob(v1::CancelJobRequest request);
-  StatusOr<v1::RegisterWorkerResponse> RegisterWorker(const v1::RegisterWorkerRequest& request);
+  // Answers later when another process has the worker id: it is looked for at its address first.
+  void RegisterWorker(const v1::RegisterWorkerRequest& request,
+                      std::function<void(StatusOr<v1::RegisterWorkerResponse>)> reply);
   StatusOr<v1::HeartbeatResponse> Heartbeat(const v1::HeartbeatRequest& request);
   v1::ListWorkersResponse ListWorkers() const;
   asio::awaitable<StatusOr<v1::CheckJobResponse>> CheckJob(v1::CheckJobRequest request);
@@ -152,6 +155,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
                                    bool* started);
   // Until everything said so far is durable.
   asio::awaitable<void> Durable();
+  // A registration, once it is known that no earlier life listens any more, or that one does.
+  StatusOr<v1::RegisterWorkerResponse> Admit(WorkerRecord record);
   // Tells the engine of a registered worker once it is known what it holds or offers.
   void Introduce(const WorkerName& name);
   void TryIntroduce(const WorkerName& name);

@@ -59,7 +59,7 @@ grpc::ServerUnaryReactor* OrchestratorDaemon::Service::RegisterWorker(
     v1::RegisterWorkerResponse* response) {
   return rpc::ServeUnaryThen(server_, context, request, response,
                              [this](const v1::RegisterWorkerRequest& r, const auto& reply) {
-                               reply(daemon_.RegisterWorker(r));
+                               daemon_.RegisterWorker(r, reply);
                              });
 }
 

@@ -7,6 +7,7 @@
 #include <grpcpp/server_builder.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <iostream>
 #include <map>
@@ -50,15 +51,22 @@ std::string MakeIncarnation() {
                           static_cast<uint64_t>(getpid())));
 }
 
-// The smallest configuration that the daemon's own checks accept: the fields without a default.
+// The smallest configuration that the daemon's own checks accept: the fields without a default, and
+// of a worker the name that no other may have.
 std::string ExampleConfig(const DaemonDefinition& definition) {
   ConfigProblems problems;
   definition.validate(*definition.config, &problems);
-  std::string text = "{\"daemon\": {\"data_folder\": \"run/" + definition.role + "\"}";
+  const bool worker = std::any_of(
+      problems.begin(), problems.end(),
+      [](const ConfigProblem& problem) { return problem.path == "orchestrator_address"; });
+  const std::string name = definition.role + (worker ? "-0" : "");
+  std::string text = "{\"daemon\": {" + (worker ? "\"worker_id\": \"" + name + "\", " : "") +
+                     "\"data_folder\": \"by-hand/" + name + "\"}";
   for (const ConfigProblem& problem : problems) {
     if (problem.path.find('.') != std::string::npos) continue;
     const bool address = problem.path.ends_with("_address");
-    text += ", \"" + problem.path + "\": \"" + (address ? "127.0.0.1:PORT" : "run/ws.sock") + "\"";
+    text += ", \"" + problem.path + "\": \"" +
+            (address ? "127.0.0.1:PORT" : "by-hand/weightstore/ws.sock") + "\"";
   }
   return text + "}";
 }

@@ -102,7 +102,8 @@ asio::awaitable<bool> WorkerAgent::Register() {
   if (stopping_) co_return false;
   if (!reply.ok()) {
     const StatusCode code = reply.status().code();
-    if (code == StatusCode::kInvalidArgument || code == StatusCode::kFailedPrecondition) {
+    if (code == StatusCode::kInvalidArgument || code == StatusCode::kFailedPrecondition ||
+        code == StatusCode::kAlreadyExists) {
       context_.request_shutdown(Annotate(reply.status(), "the orchestrator refuses this worker"));
       stopping_ = true;
     } else {

@@ -36,8 +36,8 @@ class WorkerAgent {
   ~WorkerAgent();
 
   // Runs until Stop(): sets the daemon ready when registered and not ready when the orchestrator is
-  // lost. A registration refused for what this worker is (INVALID_ARGUMENT, FAILED_PRECONDITION: a
-  // contract that differs) ends the daemon with the reason.
+  // lost. A refusal of what this worker is (INVALID_ARGUMENT, FAILED_PRECONDITION: its contract
+  // differs, ALREADY_EXISTS: another process has its worker id) ends the daemon with the reason.
   // A registration that fails otherwise is tried again until it works; the log says so after a few
   // seconds and then once a minute.
   void Start();

@@ -10,7 +10,8 @@ titan_test(services_orchestrator_test LABEL unit TIMEOUT 60
   USES services/orchestrator)
 titan_test(orchestrator_process_test LABEL integration TIMEOUT 180
   SOURCES integration/orchestrator_test.cc integration/hostile_job_test.cc
-  USES services/rpc core/runtime core/base LIBS titan_proto_rpc DEPENDS titan-orchestrator titan-journal)
+  USES services/rpc core/runtime core/base LIBS titan_proto_rpc
+  DEPENDS titan-orchestrator titan-journal titan-reward)
 # A reward service that misbehaves, as a process.
 add_executable(nonsense_reward integration/nonsense_reward.cc)
 set_target_properties(nonsense_reward PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -8,10 +8,16 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "services/rpc/status_convert.h"
+#include "tests/support/child_process.h"
 #include "tests/support/orchestrator_process.h"
 
 namespace titan::test {
@@ -395,6 +401,54 @@ TEST_P(RestartTest, AStepThatTheEndCutsOffIsNotTheTrainersFault) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, ::testing::Values(SIGKILL, SIGTERM));
 
+// Two titan-reward with the worker id that both have by default.
+TEST_F(OrchestratorProcessTest, ASecondLiveProcessOfAWorkerIdIsRefusedAndASuccessorIsNot) {
+  using testing::Eventually;
+  constexpr std::chrono::seconds kPatience(30);
+  StartDaemon();  // a silent worker is lost after 60 s, so nothing here is an effect of that
+  const auto endpoint = runtime::ReadEndpoint(folder_ + "/orchestrator", "orchestrator");
+  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const auto start = [&](const std::string& name) {
+    const std::string config = folder_ + "/" + name + ".json";
+    std::ofstream(config) << "{\"daemon\": {\"data_folder\": \"" << folder_ << "/" << name
+                          << "\"}, \"orchestrator_address\": \"" << endpoint->address << "\"}";
+    std::filesystem::create_directories(folder_ + "/" + name);
+    return std::make_unique<testing::ChildProcess>(
+        std::vector<std::string>{std::string(kBinaries) + "/titan-reward", "--config", config},
+        folder_ + "/" + name + ".log");
+  };
+  const auto registered_pid = [&]() -> int64_t {
+    grpc::ClientContext context;
+    ov::ListWorkersResponse workers;
+    EXPECT_TRUE(stub_->ListWorkers(&context, {}, &workers).ok());
+    for (const auto& info : workers.workers()) {
+      if (info.worker().worker_id() == "reward") return info.worker().pid();
+    }
+    return 0;
+  };
+  const auto first = start("first");
+  ASSERT_TRUE(Eventually([&] { return registered_pid() == first->pid(); }, kPatience));
+
+  const auto second = start("second");
+  int code = 0;
+  EXPECT_TRUE(Eventually([&] { return second->Ended(&code); }, kPatience));
+  EXPECT_EQ(code, 1);
+  std::stringstream said;
+  said << std::ifstream(folder_ + "/second.log").rdbuf();
+  EXPECT_NE(said.str().find("another process is registered as worker reward (pid " +
+                            std::to_string(first->pid())),
+            std::string::npos)
+      << said.str();
+  EXPECT_NE(said.str().find("daemon.worker_id"), std::string::npos) << said.str();
+  EXPECT_EQ(registered_pid(), first->pid());
+  said << std::ifstream(folder_ + "/log").rdbuf();  // the orchestrator's: nobody was lost
+  EXPECT_EQ(said.str().find("worker_lost"), std::string::npos) << said.str();
+
+  first->Kill();
+  const auto third = start("third");
+  EXPECT_TRUE(Eventually([&] { return registered_pid() == third->pid(); }, kPatience));
+}
+
 TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart) {
   StartDaemon();
   RegisterAll(1);
@@ -409,6 +463,7 @@ TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart)
   trainer_.unavailable = false;
   // Another process than this one, so that it can die: it is asked to start the run, and does not
   // live to do it.
+  trainer_listener_.Stop();
   ASSERT_EQ(Register("trainer", type::v1::WORKER_ROLE_TRAINER, "127.0.0.1:1", "2").error_code(),
             grpc::StatusCode::OK);
   const auto lost = Submit(Spec(), "b");

@@ -287,7 +287,8 @@ class Listener {
     builder.RegisterService(service);
     server_ = builder.BuildAndStart();
   }
-  ~Listener() { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~Listener() { Stop(); }
+  void Stop() { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:

@@ -37,6 +37,29 @@ TEST(WorkerRegistryTest, LivesAreToldApart) {
   EXPECT_TRUE(registry.Heartbeat({"g", "2"}, At(3)).ok());
 }
 
+// At another address the old life may still be there, and only the one that is gone makes room.
+TEST(WorkerRegistryTest, ASecondProcessOfAWorkerIdIsRefusedByName) {
+  WorkerRegistry registry(Millis(5000));
+  ASSERT_TRUE(registry.Register(Worker("g", "1", WorkerRole::kGenerator), At(0)).ok());
+  WorkerRecord second = Worker("g", "2", WorkerRole::kGenerator);
+  EXPECT_EQ(registry.Rival(second), nullptr);  // two do not listen at one address
+  second.address = "127.0.0.1:2";
+  ASSERT_NE(registry.Rival(second), nullptr);
+  const Status refused = registry.Register(second, At(2500)).status();
+  EXPECT_EQ(refused.code(), StatusCode::kAlreadyExists);
+  EXPECT_NE(MessageOf(refused).find("listens at 127.0.0.1:1"), std::string::npos);
+  EXPECT_NE(MessageOf(refused).find("daemon.worker_id"), std::string::npos);
+  // The first was silent for more than half of the timeout: the second waits for what comes.
+  EXPECT_EQ(registry.Register(second, At(2501)).status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(registry.Heartbeat({"g", "1"}, At(2502)).ok());
+  EXPECT_EQ(registry.Register(second, At(2503)).status().code(), StatusCode::kAlreadyExists);
+  EXPECT_TRUE(registry.Remove({"g", "1"}));
+  EXPECT_TRUE(registry.Register(second, At(2504))->fresh);
+  // So it does by its silence.
+  EXPECT_EQ(registry.Expire(At(7505)).size(), 1u);
+  EXPECT_TRUE(registry.Register(Worker("g", "3", WorkerRole::kGenerator), At(7506))->fresh);
+}
+
 TEST(WorkerRegistryTest, NamesThatWouldForgeLinesAreRefused) {
   WorkerRegistry registry(Millis(5000));
   for (const std::string& name :

@@ -198,7 +198,7 @@ TEST_F(DaemonTest, WithoutAConfigurationItSaysWhatOneLooksLike) {
   EXPECT_EQ(RunTestDaemon({}), 2);
   const std::string errors = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(errors.find("titan-reward --config reward.json"), std::string::npos) << errors;
-  const std::string example = "{\"daemon\": {\"data_folder\": \"run/reward\"}}";
+  const std::string example = "{\"daemon\": {\"data_folder\": \"by-hand/reward\"}}";
   EXPECT_NE(errors.find(example), std::string::npos) << errors;
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(RunTestDaemon({"--config", WriteConfig(example), "--check_config"}), 0);
