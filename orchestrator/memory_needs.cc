@@ -43,26 +43,37 @@ MemoryNeed NeedOf(const formats::ModelConfig& model, std::span<const GeneratorMe
 
 }  // namespace
 
-std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec,
-                                    std::span<const GeneratorMemory> generators) {
+uint64_t WeightBytes(const formats::ModelConfig& model) {
   uint64_t parameters = 0;
   for (const formats::TensorSpec& tensor : formats::CanonicalTensors(model)) {
     parameters += static_cast<uint64_t>(tensor.num_elements());
   }
-  const uint64_t weights = parameters * sizeof(float);
-  // Under w16 and bf16 versions hold the matrices in half the bytes; vectors are few.
-  const uint64_t version = spec.model.mode != "f32" ? weights / 2 : weights;
+  return parameters * sizeof(float);
+}
+
+uint64_t VersionBytes(const formats::ModelConfig& model, const JobSpec& spec) {
+  return spec.model.mode != "f32" ? WeightBytes(model) / 2 : WeightBytes(model);
+}
+
+std::vector<MemoryNeed> MemoryNeeds(const formats::ModelConfig& model, const JobSpec& spec,
+                                    std::span<const GeneratorMemory> generators) {
+  const uint64_t weights = WeightBytes(model);
+  const uint64_t version = VersionBytes(model, spec);
   // The ring of S + 3 slots, and those for evaluation, which the store takes for every run.
   const uint64_t slots = uint64_t{spec.schedule.max_age} + 3 + spec.evaluation.slots;
-  // Master weights, two moments, and a stack of log2(Z) + 1 gradients.
-  const uint64_t arrays = 3 + static_cast<uint64_t>(std::bit_width(spec.training.shards));
+  // Master weights, two moments, and a stack of log2(Z) + 1 gradients; for checkpoints a second set
+  // of the first three.
+  const bool checkpoints = spec.training.checkpoint_every_steps > 0;
+  const uint64_t arrays =
+      (checkpoints ? 6 : 3) + static_cast<uint64_t>(std::bit_width(spec.training.shards));
   std::vector<MemoryNeed> needs = {
       {"weightstore", slots * version,
        std::to_string(slots) + " slots of " + Mib(version) + " (schedule.max_age + 3, and " +
            std::to_string(spec.evaluation.slots) + " for evaluation)"},
       {"trainer", arrays * weights,
-       std::to_string(arrays) + " arrays of " + Mib(weights) +
-           " (weights, two moments, gradients), activations not counted"}};
+       std::to_string(arrays) + " arrays of " + Mib(weights) + " (weights, two moments, gradients" +
+           (checkpoints ? ", a second set of the first three for checkpoints" : "") +
+           "), activations not counted"}};
   if (!generators.empty()) needs.push_back(NeedOf(model, generators));
   std::stable_sort(needs.begin(), needs.end(),
                    [](const MemoryNeed& a, const MemoryNeed& b) { return a.bytes > b.bytes; });

@@ -16,6 +16,11 @@
 
 namespace titan::orchestrator {
 
+// Of the weights in f32, and of a version. Under w16 and bf16 versions hold the matrices in half
+// the bytes; vectors are few.
+uint64_t WeightBytes(const formats::ModelConfig& model);
+uint64_t VersionBytes(const formats::ModelConfig& model, const JobSpec& spec);
+
 struct MemoryNeed {
   std::string holder;  // weightstore, trainer, generators
   uint64_t bytes = 0;

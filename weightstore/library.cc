@@ -93,6 +93,7 @@ StatusOr<DiskUse> Library::DiskLocked() const {
   use.reserved_bytes = importing_bytes_;
   for (const auto& [run, bytes] : reserved_) use.reserved_bytes += bytes;
   TITAN_ASSIGN_OR_RETURN(const uint64_t free_bytes, blobs_->FreeBytes());
+  use.keeps_nothing = options_.disk_limit_bytes == uint64_t{0};
   uint64_t room = free_bytes - std::min(free_bytes, options_.keep_free_bytes);
   use.limits = "the volume has " + std::to_string(free_bytes) + " bytes free, of which " +
                std::to_string(options_.keep_free_bytes) + " stay free";
@@ -115,10 +116,11 @@ StatusOr<DiskUse> Library::Disk() const {
 Status Library::RoomFor(uint64_t bytes, const std::string& what) const {
   TITAN_ASSIGN_OR_RETURN(const DiskUse use, DiskLocked());
   if (bytes <= use.available_bytes) return OkStatus();
-  return ResourceExhausted(what + " needs " + std::to_string(bytes) +
-                           " bytes of the weight store's disk, " +
-                           std::to_string(use.available_bytes) + " are available (" + use.limits +
-                           "); delete what is not needed with `titanctl weights rm`");
+  return ResourceExhausted(
+      what + " needs " + std::to_string(bytes) + " bytes of the weight store's disk, " +
+      std::to_string(use.available_bytes) + " are available (" + use.limits +
+      "); free the volume, or delete what is not needed with `titanctl weights "
+      "rm`");
 }
 
 StatusOr<uint64_t> Library::Collect(const std::set<std::string>& without, bool dry_run) {

@@ -10,6 +10,8 @@ namespace {
 
 constexpr uint64_t kMib = 1u << 20;
 constexpr uint64_t kGib = 1u << 30;
+// For journal and logs; the weight store leaves it free.
+constexpr uint64_t kLeastDisk = 256 * kMib;
 constexpr int64_t kBuildEra = 1735689600;  // 2025-01-01: a clock before it is wrong
 
 std::string Size(uint64_t bytes) {
@@ -94,9 +96,25 @@ void ExamineMemory(const MachineFacts& facts, const std::optional<JobNeeds>& job
         "memory");
     return;
   }
+  const uint64_t room =
+      facts.disk_available_bytes - std::min(facts.disk_available_bytes, kLeastDisk);
+  if (const std::string disk = orchestrator::DiskProblem(job->disk, room); !disk.empty()) {
+    out->Bad("job", disk,
+             "free the volume of " + facts.folder +
+                 ", choose another folder with --data, or keep nothing with "
+                 "weightstore.disk_limit_bytes 0 of the cluster's configuration");
+    return;
+  }
   uint64_t total = 0;
   for (const auto& need : job->memory) total += need.bytes;
-  out->Good("job", "needs at least " + Size(total) + " of memory");
+  const std::string text = "needs at least " + Size(total) + " of memory and " +
+                           Size(job->disk.version + job->disk.checkpoints) + " of disk for weights";
+  const std::string warning = orchestrator::CheckpointWarning(job->disk, room);
+  if (warning.empty()) {
+    out->Good("job", text);
+  } else {
+    out->Warning("job", text + "; " + warning, "free the volume of " + facts.folder);
+  }
 }
 
 void ExamineDisk(const MachineFacts& facts, Findings* out) {
@@ -108,7 +126,7 @@ void ExamineDisk(const MachineFacts& facts, Findings* out) {
       fmt::format("{}: {} free, a synced write takes {:.1f} ms{}", facts.folder,
                   Size(facts.disk_available_bytes), facts.disk_sync_seconds * 1e3,
                   facts.folder_in_use ? "; a cluster runs in it" : "");
-  if (facts.disk_available_bytes < 256 * kMib) {
+  if (facts.disk_available_bytes < kLeastDisk) {
     out->Bad("data folder", text, "free the disk: journal and logs grow there");
   } else if (facts.disk_available_bytes < kGib) {
     out->Warning("data folder", text, "free the disk before long jobs");

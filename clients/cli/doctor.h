@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "clients/cluster/terminal.h"
+#include "orchestrator/disk_needs.h"
 #include "orchestrator/memory_needs.h"
 
 namespace titan::cli {
@@ -41,10 +42,11 @@ struct MachineFacts {
   std::vector<std::string> missing_programs;
 };
 
-// The job that the memory is compared with.
+// The job that memory and disk are compared with.
 struct JobNeeds {
   std::vector<orchestrator::MemoryNeed> memory;
-  std::string problem;  // why it could not be looked at
+  orchestrator::DiskNeeds disk;  // all 0 when nothing is kept
+  std::string problem;           // why it could not be looked at
 };
 
 enum class Health { kGood, kWarning, kBad };

@@ -41,10 +41,12 @@ StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file,
                            const config::v1::ClusterConfig& cluster) {
   TITAN_ASSIGN_OR_RETURN(const cluster::JobFile job, cluster::ReadJobFile(file));
   TITAN_ASSIGN_OR_RETURN(const formats::ModelConfig model, ConfigOf(data, job.spec.model()));
-  orchestrator::JobSpec spec;  // what MemoryNeeds reads, defaults as documented
+  orchestrator::JobSpec spec;  // what the needs come from, defaults as documented
   if (job.spec.schedule().has_max_age()) spec.schedule.max_age = job.spec.schedule().max_age();
   if (job.spec.evaluation().has_slots()) spec.evaluation.slots = job.spec.evaluation().slots();
   if (job.spec.training().has_shards()) spec.training.shards = job.spec.training().shards();
+  spec.training.checkpoint_every_steps = job.spec.training().checkpoint_every_steps();
+  spec.schedule.steps = job.spec.schedule().steps();
   spec.data.held_out = job.spec.data().held_out();
   if (!job.spec.model().mode().empty()) spec.model.mode = job.spec.model().mode();
   std::vector<orchestrator::GeneratorMemory> generators;
@@ -54,6 +56,9 @@ StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file,
   }
   JobNeeds needs;
   needs.memory = orchestrator::MemoryNeeds(model, spec, generators);
+  const bool keeps_nothing =
+      cluster.weightstore().has_disk_limit_bytes() && cluster.weightstore().disk_limit_bytes() == 0;
+  if (!keeps_nothing) needs.disk = orchestrator::DiskNeedsOf(model, spec);
   return needs;
 }
 

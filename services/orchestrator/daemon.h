@@ -121,9 +121,9 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   // What a job would wait for when its turn came now; empty: nothing. Reward services are not
   // among it: their port says more.
   std::vector<std::string> WorkerWarnings(const JobSpec& spec) const;
-  // Why a job that needs this much memory cannot run; empty: it can. While another job lives its
-  // memory is not free, but will be: only an idle fleet can say no.
-  std::string MemoryRefusal(const std::vector<MemoryNeed>& needs) const;
+  // While a job lives, what it takes of memory and disk is not free, but will be: only an idle
+  // fleet can say that another one has no room.
+  bool Idle() const;
   // Of the generators that answer.
   asio::awaitable<std::vector<GeneratorMemory>> AskGeneratorMemory();
   // What a spec asks for and lacks; one look for CheckJob and SubmitJob.
@@ -135,6 +135,9 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
     std::optional<PreparedData> prepared;
     std::vector<MemoryNeed> memory;
   };
+  // Whether there is memory and disk for what the job takes of them.
+  void ExamineRoom(const JobSpec& spec, const StatusOr<weightstore::DiskUse>& disk,
+                   Examined* found) const;
   // Unavailable, DeadlineExceeded: the weight store, which knows the model, does not answer.
   // Cancelled: this daemon ends.
   asio::awaitable<StatusOr<Examined>> Examine(std::shared_ptr<const JobSpec> spec);

@@ -10,6 +10,7 @@
 
 #include "core/runtime/co_status.h"
 #include "core/runtime/machine.h"
+#include "orchestrator/disk_needs.h"
 #include "orchestrator/memory_needs.h"
 #include "services/orchestrator/convert.h"
 #include "services/orchestrator/daemon.h"
@@ -114,13 +115,43 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   for (std::string& warning : WorkerWarnings(*spec)) found.warnings.push_back(std::move(warning));
   const std::vector<GeneratorMemory> generators = co_await AskGeneratorMemory();
   found.memory = MemoryNeeds(prepared->renderer->config(), *spec, generators);
-  if (const std::string memory = MemoryRefusal(found.memory); !memory.empty()) {
-    found.problems.push_back(
-        {"schedule.max_age", memory + "; lower it, or kv_cache_bytes of the generators, use a "
-                                      "smaller model or end other programs"});
-  }
   found.prepared = *std::move(prepared);
+  const std::function<StatusOr<weightstore::DiskUse>()> ask_disk = [this] {
+    return models_->Disk();
+  };
+  const StatusOr<weightstore::DiskUse> disk = co_await context_.blocking.Run(ask_disk);
+  ExamineRoom(*spec, disk, &found);
   co_return found;
+}
+
+bool OrchestratorDaemon::Idle() const {
+  const auto& jobs = driver_->engine().jobs();
+  return std::all_of(jobs.begin(), jobs.end(),
+                     [](const auto& job) { return IsFinal(job.second.state); });
+}
+
+void OrchestratorDaemon::ExamineRoom(const JobSpec& spec,
+                                     const StatusOr<weightstore::DiskUse>& disk,
+                                     Examined* found) const {
+  if (!Idle()) return;
+  const auto memory = runtime::AvailableMemory();
+  if (const std::string problem = memory.ok() ? MemoryProblem(found->memory, *memory) : "";
+      !problem.empty()) {
+    found->problems.push_back(
+        {"schedule.max_age", problem + "; lower it, or kv_cache_bytes of the generators, use a "
+                                       "smaller model or end other programs"});
+  }
+  if (!disk.ok() || disk->keeps_nothing) return;
+  const DiskNeeds needs = DiskNeedsOf(found->prepared->renderer->config(), spec);
+  if (const std::string problem = DiskProblem(needs, disk->available_bytes); !problem.empty()) {
+    found->problems.push_back(
+        {"model",
+         problem + "; free the volume, delete stored weights (titanctl weights ls, rm), or keep "
+                   "nothing with weightstore.disk_limit_bytes 0 of the cluster's configuration"});
+  } else if (std::string warning = CheckpointWarning(needs, disk->available_bytes);
+             !warning.empty()) {
+    found->warnings.push_back(std::move(warning));
+  }
 }
 
 asio::awaitable<StatusOr<v1::CheckJobResponse>> OrchestratorDaemon::CheckJob(

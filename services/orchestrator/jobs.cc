@@ -10,8 +10,6 @@
 #include "core/base/hash.h"
 #include "core/runtime/co_status.h"
 #include "core/runtime/log.h"
-#include "core/runtime/machine.h"
-#include "orchestrator/memory_needs.h"
 #include "services/orchestrator/convert.h"
 #include "services/orchestrator/daemon.h"
 #include "services/orchestrator/prompts.h"
@@ -135,14 +133,6 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   for (const std::string& warning : submission->warnings) response.add_warnings(warning);
   driver_->Deliver(submit);
   co_return response;
-}
-
-std::string OrchestratorDaemon::MemoryRefusal(const std::vector<MemoryNeed>& needs) const {
-  const auto& jobs = driver_->engine().jobs();
-  const bool idle = std::all_of(jobs.begin(), jobs.end(),
-                                [](const auto& job) { return IsFinal(job.second.state); });
-  const auto available = runtime::AvailableMemory();
-  return idle && available.ok() ? MemoryProblem(needs, *available) : "";
 }
 
 std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec) const {

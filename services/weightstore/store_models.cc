@@ -343,6 +343,7 @@ StatusOr<v1::ListStoredModelsResponse> WeightStoreGrpcService::Handle(
   answer.set_disk_used_bytes(disk.used_bytes);
   answer.set_disk_reserved_bytes(disk.reserved_bytes);
   answer.set_disk_available_bytes(disk.available_bytes);
+  answer.set_keeps_nothing(disk.keeps_nothing);
   return answer;
 }
 

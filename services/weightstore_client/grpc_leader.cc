@@ -193,6 +193,18 @@ StatusOr<StoredModel> GrpcLeader::FindVersion(const std::string& run_id, uint64_
   return Get(std::move(request));
 }
 
+StatusOr<DiskUse> GrpcLeader::Disk() {
+  TITAN_ASSIGN_OR_RETURN(
+      const v1::ListStoredModelsResponse answer,
+      Call(&Async::ListStoredModels, v1::ListStoredModelsRequest(), options_.deadline));
+  DiskUse use;
+  use.used_bytes = answer.disk_used_bytes();
+  use.reserved_bytes = answer.disk_reserved_bytes();
+  use.available_bytes = answer.disk_available_bytes();
+  use.keeps_nothing = answer.keeps_nothing();
+  return use;
+}
+
 StatusOr<std::string> GrpcLeader::ReadBlob(const Hash128& digest,
                                            std::optional<uint64_t> num_bytes) {
   const uint64_t most = num_bytes.value_or(kMaxBlobBytes);

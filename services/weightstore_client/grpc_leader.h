@@ -63,6 +63,8 @@ class GrpcLeader final : public LeaderPort, public ModelPort, public CheckpointP
   StatusOr<StoredModel> FindVersion(const std::string& run_id, uint64_t version) override;
   StatusOr<std::string> ReadBlob(const Hash128& digest, std::optional<uint64_t> num_bytes) override;
   StatusOr<Hash128> PutBundle(const std::string& bundle) override;
+  // Without the words.
+  StatusOr<DiskUse> Disk();
   Status PutCheckpoint(const Checkpoint& checkpoint, std::function<StatusOr<std::string>()> next,
                        const std::function<bool()>& given_up) override;
   StatusOr<StoredModel> FindCheckpoint(const std::string& run_id) override;

@@ -477,6 +477,44 @@ TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart)
   EXPECT_NE(reason.find("titanctl logs trainer shows its last words"), std::string::npos) << reason;
 }
 
+TEST_F(OrchestratorProcessTest, AJobWhoseLastVersionHasNoRoomIsRefusedAtTheSubmission) {
+  StartDaemon();
+  RegisterAll(1);
+  config::v1::JobSpec spec = Spec();
+  spec.mutable_training()->set_checkpoint_every_steps(1);
+  const ov::CheckJobResponse good = Check(spec);
+  ASSERT_EQ(good.problems_size(), 0);
+  EXPECT_EQ(good.warnings_size(), 0);
+  // Ring of 4 and one for evaluation; weights, moments and gradients, and a second set for
+  // checkpoints.
+  uint64_t version = 0, trainer = 0;
+  for (const auto& need : good.memory()) {
+    if (need.holder() == "trainer") trainer = need.bytes();
+    if (need.holder() == "weightstore") version = need.bytes() / 5;
+  }
+  EXPECT_EQ(trainer, 7 * version);
+
+  // Three checkpoints of weights and two moments are there at one time.
+  store_.disk_available = 10 * version;
+  EXPECT_EQ(Check(spec).warnings_size(), 0);
+  store_.disk_available = 10 * version - 1;
+  const ov::CheckJobResponse tight = Check(spec);
+  EXPECT_EQ(tight.problems_size(), 0);
+  ASSERT_EQ(tight.warnings_size(), 1);
+  EXPECT_EQ(tight.warnings(0).find("training.checkpoint_every_steps: 3 checkpoints need"), 0u)
+      << tight.warnings(0);
+
+  store_.disk_available = version - 1;
+  const ov::CheckJobResponse full = Check(spec);
+  ASSERT_EQ(full.problems_size(), 1);
+  EXPECT_EQ(full.problems(0).path(), "model");
+  EXPECT_NE(full.problems(0).description().find("of the weight store's disk"), std::string::npos);
+  EXPECT_EQ(Submit(spec, "full").status().code(), StatusCode::kInvalidArgument);
+
+  store_.keeps_nothing = true;  // which needs no room
+  EXPECT_EQ(Check(spec).problems_size(), 0);
+}
+
 TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {
   const auto has = [](const auto& warnings, const std::string& part) {
     for (const std::string& warning : warnings) {

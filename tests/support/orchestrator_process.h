@@ -60,6 +60,12 @@ class FakeStore final : public wv::WeightStoreService::Service {
                             wv::ListVersionsResponse*) override {
     return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such run");
   }
+  grpc::Status ListStoredModels(ServerContext*, const wv::ListStoredModelsRequest*,
+                                wv::ListStoredModelsResponse* response) override {
+    response->set_disk_available_bytes(disk_available);
+    response->set_keeps_nothing(keeps_nothing);
+    return grpc::Status::OK;
+  }
   grpc::Status PinForEvaluation(ServerContext*, const wv::PinForEvaluationRequest*,
                                 wv::PinForEvaluationResponse*) override {
     ++pins;
@@ -89,6 +95,8 @@ class FakeStore final : public wv::WeightStoreService::Service {
     return grpc::Status::OK;
   }
   std::atomic<uint64_t> epoch{0};
+  std::atomic<uint64_t> disk_available{uint64_t{1} << 40};
+  std::atomic<bool> keeps_nothing{false};
   std::atomic<int> pins{0}, unpins{0}, ended{0}, end_failures{0};
   std::atomic<bool> end_stuck{false}, end_waits{false};  // EndRun does not answer; one was asked
   std::mutex mutex;

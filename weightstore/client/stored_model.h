@@ -47,6 +47,7 @@ struct DiskUse {
   uint64_t used_bytes = 0;       // by blobs
   uint64_t reserved_bytes = 0;   // for the last versions of jobs that run
   uint64_t available_bytes = 0;  // for more
+  bool keeps_nothing = false;    // disk_limit_bytes is 0
   std::string limits;            // what makes the last number, in words
 };
 

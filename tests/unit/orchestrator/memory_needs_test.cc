@@ -39,6 +39,9 @@ TEST(MemoryNeedsTest, CountsSlotsAndTrainingArrays) {
   EXPECT_EQ(needs[0].holder, "weightstore");
   EXPECT_EQ(needs[0].bytes, 6 * weights);
   EXPECT_EQ(needs[1].bytes, 4 * weights);
+  spec.training.checkpoint_every_steps = 2;
+  EXPECT_EQ(MemoryNeeds(model, spec, {})[0].bytes, 7 * weights);  // and a second set of three
+  spec.training.checkpoint_every_steps = 0;
   spec.model.mode = "bf16";
   EXPECT_EQ(MemoryNeeds(model, spec, {})[1].bytes, 3 * weights);  // as in w16
   spec.model.mode = "w16";

@@ -338,7 +338,9 @@ TEST_F(LibraryTest, TooLittleDiskIsRefusedWithTheNumbers) {
   Open(std::nullopt, /*keep_free=*/uint64_t{1} << 62);
   EXPECT_EQ(Import(3).status().code(), StatusCode::kResourceExhausted);
   // 0: nothing is kept, and nothing is refused for it.
+  EXPECT_FALSE(library_->Disk()->keeps_nothing);
   Open(/*limit=*/0);
+  EXPECT_TRUE(library_->Disk()->keeps_nothing);
   EXPECT_TRUE(library_->Reserve("run", SmallManifest()).ok());
   EXPECT_TRUE(Keep("run", 0, 8).ok());
   EXPECT_EQ(library_->FindVersion("run", 0).status().code(), StatusCode::kNotFound);

@@ -86,6 +86,20 @@ TEST(DoctorTest, AJobThatDoesNotFitIsNamedWithTheNumbers) {
       << TextOf(findings);
   job.memory[0].bytes = 1 << 20;
   EXPECT_TRUE(IsFit(Examine(GoodMachine(), job)));
+  // 256 MiB of the volume stay free.
+  MachineFacts small = GoodMachine();
+  small.disk_available_bytes = uint64_t{768} << 20;
+  job.disk.version = uint64_t{513} << 20;
+  const std::string no_room = TextOf(Examine(small, job));
+  EXPECT_FALSE(IsFit(Examine(small, job)));
+  EXPECT_NE(no_room.find("needs 513 MiB of the weight store's disk, 512 MiB are available"),
+            std::string::npos)
+      << no_room;
+  job.disk.version = uint64_t{200} << 20;
+  job.disk.checkpoints = uint64_t{400} << 20;
+  job.disk.num_checkpoints = 2;
+  EXPECT_TRUE(IsFit(Examine(small, job)));
+  EXPECT_NE(TextOf(Examine(small, job)).find("some will not be written"), std::string::npos);
   job.problem = "model.path: no such file";
   EXPECT_FALSE(IsFit(Examine(GoodMachine(), job)));
 }
