@@ -10,6 +10,7 @@
 #include "clients/cluster/peer_status.h"
 #include "core/base/hash.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/peer.h"
 #include "services/rpc/status_convert.h"
 
 namespace titan::cluster {
@@ -90,10 +91,13 @@ StatusOr<std::unique_ptr<JobClient>> JobClient::Connect(const std::string& orche
 }
 
 Status JobClient::Failed(const grpc::Status& status) const {
+  std::string fix =
+      "start an orchestrator that listens at " + address_ + ", or give another address";
+  if (rpc::PeerOf(status) == rpc::Peer::kStranger) {
+    fix = "give another address, or end what listens at " + address_;
+  }
   return FromPeer(status, "orchestrator", "ORCHESTRATOR_DOWN",
-                  data_folder_.empty() ? "start an orchestrator that listens at " + address_ +
-                                             ", or give another address"
-                                       : FixOfGone(data_folder_));
+                  data_folder_.empty() ? fix : FixOfGone(data_folder_));
 }
 
 StatusOr<SubmitJobResponse> JobClient::Submit(const config::v1::JobSpec& spec) {

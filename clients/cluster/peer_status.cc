@@ -3,19 +3,16 @@
 
 #include "clients/cluster/cluster.h"
 #include "clients/cluster/terminal.h"
+#include "services/rpc/peer.h"
 #include "services/rpc/status_convert.h"
 
 namespace titan::cluster {
 
 Status FromPeer(const grpc::Status& status, const std::string& daemon, const std::string& reason,
                 const std::string& fix) {
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
-      !status.error_message().starts_with("failed to connect to all addresses")) {
-    return rpc::FromGrpc(status);
-  }
-  return rpc::WithReason(
-      Unavailable("the " + daemon + " does not answer: nothing listens at its address"), reason,
-      fix);
+  const Status said = rpc::FromGrpc(status);
+  if (rpc::PeerOf(status) == rpc::Peer::kUnknown) return said;
+  return rpc::WithReason(Annotate(said, "the " + daemon + " does not answer"), reason, fix);
 }
 
 std::string FixOfGone(const std::string& data_folder) {

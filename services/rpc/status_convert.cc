@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "services/rpc/peer.h"
+
 namespace titan::rpc {
 namespace {
 
@@ -87,7 +89,15 @@ std::string_view InOurWords(const grpc::Status& status) {
   };
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
-      if (starts({"failed to connect to all addresses"})) return "nothing listens at its address";
+      switch (PeerOf(status)) {
+        case Peer::kNobody:
+          return "nothing listens at its address";
+        case Peer::kStranger:
+          return "what listens at its address does not answer as gRPC does: it is another program, "
+                 "or it is stopped";
+        case Peer::kUnknown:
+          break;
+      }
       if (starts({"Socket closed", "Connection reset", "Broken pipe", "recvmsg:", "sendmsg",
                   "Stream removed", "GOAWAY", "Transport closed", "Endpoint closing"})) {
         return "the connection to it broke";

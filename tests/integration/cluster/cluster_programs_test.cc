@@ -4,10 +4,13 @@
 // real titanctl, titan-demo and titan-reward in one folder with stand-ins of the other daemons
 // (fake_daemon.cc).
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -499,6 +502,38 @@ TEST_F(ClusterProgramsTest, AnOrchestratorThatIsNotThereIsNamedWithAFix) {
         << output_;
     EXPECT_EQ(output_.find("failed to connect"), std::string::npos) << output_;
   }
+}
+
+// A port that another program has is not said to be free.
+TEST_F(ClusterProgramsTest, WhatListensAndIsNoOrchestratorIsNotTakenForNothing) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 16), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::jthread http([listener] {  // as a web server answers what it does not understand
+    for (int peer; (peer = accept(listener, nullptr, nullptr)) >= 0; close(peer)) {
+      char request[256];
+      const std::string answer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+      if (read(peer, request, sizeof(request)) > 0) {
+        EXPECT_GT(send(peer, answer.data(), answer.size(), MSG_NOSIGNAL), 0);
+      }
+    }
+  });
+  const std::string there = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  EXPECT_EQ(Shell((bin_ / "titanctl").string() + " list --address " + there), 5);
+  shutdown(listener, SHUT_RDWR);  // ends the accept
+  http.join();
+  close(listener);
+  EXPECT_NE(output_.find("what listens at its address does not answer as gRPC does"),
+            std::string::npos)
+      << output_;
+  EXPECT_NE(output_.find("fix: give another address, or end what listens at " + there),
+            std::string::npos)
+      << output_;
 }
 
 // Nothing listens: what is wrong with the command line is said before anything is asked.

@@ -30,6 +30,11 @@ TEST(StatusConvertTest, WhatGrpcSaysOfConnectionsIsPutIntoWords) {
                  "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
                  "Failed to connect to remote host: Connection refused"),
             "nothing listens at its address");
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE,
+                 "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
+                 "Trying to connect an http1.x server"),
+            "what listens at its address does not answer as gRPC does: it is another program, or "
+            "it is stopped");
   EXPECT_EQ(said(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"),
             "no answer came in time");
   EXPECT_EQ(said(grpc::StatusCode::CANCELLED, "CANCELLED"), "the call was cancelled");
