@@ -85,6 +85,11 @@ Status CheckAccess(const std::string& data_folder) {
 }
 
 Status CheckOwner(const std::string& data_folder) {
+  std::error_code unknown;
+  if (std::filesystem::exists(data_folder, unknown) &&
+      !std::filesystem::is_directory(data_folder, unknown)) {
+    return InvalidArgument("'" + data_folder + "' is a file; --data wants a folder");
+  }
   TITAN_RETURN_IF_ERROR(CheckAccess(data_folder));
   if (access(data_folder.c_str(), W_OK | X_OK) == 0 || errno != EACCES) return OkStatus();
   return MakeStatus(StatusCode::kPermissionDenied,

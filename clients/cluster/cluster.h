@@ -69,7 +69,8 @@ std::string SupervisorPath(const std::string& data_folder);  // supervisor.json
 std::string EndpointsPath(const std::string& data_folder);   // endpoints.json
 // PermissionDenied: another user's cluster, or one that ran; nothing can be said about it.
 Status CheckAccess(const std::string& data_folder);
-// PermissionDenied: the folder, which exists, is of another user and cannot be written to.
+// PermissionDenied: the folder, which exists, is of another user and cannot be written to;
+// InvalidArgument: it is a file.
 Status CheckOwner(const std::string& data_folder);
 // "titanctl up --data FOLDER", with the options that the cluster there was started with last; a
 // shell takes it as it stands. The one place that makes this line.

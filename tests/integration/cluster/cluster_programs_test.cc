@@ -546,6 +546,8 @@ TEST_F(ClusterProgramsTest, WrongUseIsCode2AndNamesItsFix) {
            "/job-1.html"},
       {"report job-1 --out /nonexist/a.html" + nowhere,
        "--out '/nonexist/a.html': the folder '/nonexist' does not exist; make it"},
+      {"up --data " + folder_ + "/model.gguf",
+       "'" + folder_ + "/model.gguf' is a file; --data wants a folder"},
       {"doctor --config " + folder_ + "/nope.json", "nope.json': No such file"},
       {"up --check_config --config " + folder_ + "/nope.json", "nope.json': No such file"},
       {"data upload " + folder_ + "/nope.jsonl" + nowhere,
