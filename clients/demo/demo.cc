@@ -118,6 +118,10 @@ int RunDemo(const DemoOptions& options, runtime::ShutdownSignal& signal) {
   cluster_options.config = *config;
   cluster_options.bin_folder =
       std::filesystem::path(runtime::ExecutablePath()).parent_path().string();
+  std::cout << "look at it from another terminal: "
+            << cluster::ShellWord(cluster_options.bin_folder + "/titanctl")
+            << " watch job-1 (or rollouts job-1, report job-1, chat job-1, weights ls) --data "
+            << cluster::ShellWord(config->data_folder()) << std::endl;
   if (!options.cluster_config.empty()) {
     const auto path = std::filesystem::absolute(options.cluster_config, error);
     cluster_options.up_options = {"--config", path.string()};
