@@ -14,6 +14,7 @@ class NumericMatch : public Grader {
   const GraderInfo& info() const override { return info_; }
 
   Grade Score(const Sample& sample) const override {
+    if (TrimAscii(sample.answer).empty()) return Grade::InfraFault("the row has no answer");
     const std::string answer = CanonicalNumber(TrimAscii(sample.answer));
     if (answer.empty()) return Grade::InfraFault("the answer is not a number");
     if (integers_ && answer.find('.') != std::string::npos) {

@@ -274,8 +274,8 @@ void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {
       weights, "diff", "weights diff",
       "Compare two sets of weights tensor by tensor; the exit code is that of diff: 0 equal, 1 "
       "different, 2 or more for trouble",
-      "  titanctl weights diff job-1@0 job-1\n"
-      "  titanctl weights diff base ./tuned     a stored model and a folder\n"
+      "  titanctl weights diff base job-1       a stored model and the newest version of a job\n"
+      "  titanctl weights diff base ./tuned     and a folder\n"
       "  titanctl weights diff base model.gguf -o json");
   for (const auto& [name, field] :
        {std::pair("a", &args->weights.name), std::pair("b", &args->weights.other)}) {

@@ -346,7 +346,7 @@ int Down(const Common& common) {
   };
   if (const Status access = cluster::CheckAccess(folder); !access.ok()) return Fail(access);
   if (!runtime::FileLock::IsHeld(cluster::LockPath(folder))) {
-    return ended("no cluster runs in " + folder);
+    return ended("no cluster runs in '" + folder + "'");
   }
   const auto supervisor = ReadSupervisor(folder);
   if (!supervisor.ok()) return Fail(supervisor.status());
@@ -408,7 +408,8 @@ int ShowStatus(const Common& common) {
         out["state"] = "stopped";
         std::cout << out.dump(2) << std::endl;
       } else {
-        std::cout << "no cluster runs in " << common.data << std::endl;
+        Fail(Unavailable("no cluster runs in '" + common.data +
+                         "'; start one with: " + cluster::UpCommand(common.data)));
       }
       return kExitUnreachable;
     }
@@ -472,7 +473,8 @@ int ShowStatus(const Common& common) {
     }
   } else if (workers.ok()) {
     for (const auto& worker : workers->workers()) {
-      rows.push_back({worker.worker().worker_id(), std::to_string(worker.worker().pid()),
+      const int64_t pid = worker.worker().pid();  // 0: of a weight store it is not known
+      rows.push_back({worker.worker().worker_id(), pid > 0 ? std::to_string(pid) : "-",
                       worker.state(), "-", worker.worker().address(),
                       worker.doing().empty() ? "-" : worker.doing()});
     }

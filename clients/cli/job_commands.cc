@@ -77,6 +77,7 @@ Status WithPlaces(const Status& status, const rpc::ConfigOrigins& origins) {
 }
 
 std::string Mib(uint64_t bytes) {
+  if (bytes < 1u << 20) return fmt::format("{} KiB", (bytes + 1023) >> 10);
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1u << 20));
 }
 

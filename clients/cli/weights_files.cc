@@ -244,6 +244,13 @@ int ImportWeights(const Common& common, const WeightsOptions& options) {
 }
 
 int ExportWeights(const Common& common, const WeightsOptions& options) {
+  std::error_code unknown;
+  std::filesystem::path to = std::filesystem::absolute(options.to, unknown);
+  if (!to.has_filename()) to = to.parent_path();  // a slash at the end
+  if (!std::filesystem::is_directory(to.parent_path(), unknown)) {
+    return Fail(InvalidArgument("--to '" + options.to + "': the folder '" +
+                                to.parent_path().string() + "' does not exist; make it"));
+  }
   const auto found = FindVersion(common, options.name);
   if (!found.ok()) return Fail(found.status());
   const Status written = Export(*found, options.to);

@@ -165,10 +165,15 @@ std::string FormatCollected(const CollectGarbageResponse& collected,
   const std::string table = rows.size() == 1 ? "" : cluster::FormatTable(rows) + "\n";
   const std::string what =
       versions(static_cast<uint64_t>(collected.versions_size()) + collected.versions_not_listed());
+  uint64_t listed = 0;
+  for (const StoredModel& version : collected.versions()) listed += version.num_bytes();
   const std::string bytes = MebiBytes(collected.freed_bytes());
-  if (deleted) return table + fmt::format("{} deleted, {} freed{}\n", what, bytes, rest);
-  return table + fmt::format("{} would be deleted and at most {} freed{}\ndelete with: {}\n", what,
-                             bytes, rest, command);
+  const std::string shared = collected.freed_bytes() < listed
+                                 ? " (what stored models or other versions name too stays)"
+                                 : "";
+  if (deleted) return table + fmt::format("{} deleted, {} freed{}{}\n", what, bytes, shared, rest);
+  return table + fmt::format("{} would be deleted and at most {} freed{}{}\ndelete with: {}\n",
+                             what, bytes, shared, rest, command);
 }
 
 }  // namespace titan::cli

@@ -143,7 +143,7 @@ class Parser {
       if (Peek() != ',') return Fail("',' or '}' should stand here");
       Advance();
       SkipSpace();
-      if (Peek() == '}') return Fail("no ',' before '}'");
+      if (Peek() == '}') return Fail("a ',' may not stand before '}'");
     }
   }
 

@@ -78,6 +78,7 @@ TEST(NumericMatch, FaultsAreTyped) {
   for (const char* answer : {"", "seven", "1,000", "7 8", "0x10", "1e3", "\uff17", ".5", "5."}) {
     EXPECT_EQ(Score("numeric_match", "{}", "7", answer).kind, GradeKind::kInfraFault) << answer;
   }
+  EXPECT_EQ(Score("numeric_match", "{}", "7", " ").reason, "the row has no answer");
   EXPECT_EQ(Score("numeric_match", kInteger, "7", "7.5").kind, GradeKind::kInfraFault);
 }
 

@@ -99,7 +99,7 @@ TEST(ConfigTest, TextThatIsNotStrictJsonIsRefusedWithThePlace) {
       {"GGUF\x03",
        "c.json:1:1: this is not JSON: it begins with 'G'; wanted is one JSON object, { \"field\": "
        "value, ... }"},
-      {"{\"name\": \"a\",}", "c.json:1:14: no ',' before '}'"},
+      {"{\"name\": \"a\",}", "c.json:1:14: a ',' may not stand before '}'"},
       {"{\"name\": \"a\" \"kind\": \"b\"}", "c.json:1:14: ',' or '}' should stand here"},
       {"{// hello\n}", "c.json:1:2: a field name in double quotes should stand here"},
       {"{\"name\": \"a\", \"name\": \"b\"}",
