@@ -108,7 +108,7 @@ std::string FormatJob(const Job& job, int64_t now_unix_ms, const cluster::Termin
   }
   if (!job.evaluations().empty()) {
     std::vector<std::vector<std::string>> rows = {
-        {"EVALUATED", "ACCURACY", "CORRECT", "TOKENS A REPLY", "AT"}};
+        {"EVALUATED", "ACCURACY", "CORRECT", "TOKENS A REPLY", "SINCE RUNNING"}};
     for (const EvaluationReport& report : job.evaluations()) {
       const bool made = report.skipped_reason().empty();
       rows.push_back({fmt::format("version {}", report.version()),
