@@ -141,8 +141,10 @@ void GeneratorService::OnHeld() {
   watch_->Follow(runs);
 }
 
-void GeneratorService::ReleaseRetired(const std::string& run_id, PolicyVersion version) {
+void GeneratorService::OnChange(const std::string& run_id, PolicyVersion version,
+                                weightstore::VersionWatch::Change change) {
   const VersionKey key{.run_id = run_id, .version = version, .evaluation = false};
+  if (change == weightstore::VersionWatch::Change::kLost) return host_.OnLost(key);
   if (!host_.held().contains(key)) return;
   TITAN_LOG(kInfo, "version_wanted_back", {"run", run_id}, {"version", version});
   ReleaseLater(key);

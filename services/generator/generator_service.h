@@ -19,7 +19,7 @@
 #include "services/rpc/daemon.h"
 #include "services/rpc/rpc_server.h"
 #include "services/rpc/worker.h"
-#include "services/weightstore_client/retired_watch.h"
+#include "services/weightstore_client/version_watch.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
 #include "titan/type/v1/types.pb.h"
 
@@ -40,10 +40,12 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   GeneratorService(const config::v1::GeneratorConfig& config,
                    std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context,
                    std::shared_ptr<transport::RmaDomain> rma);
-  // Gives a version back once no sample uses it, if it is held: the store has asked for it.
-  void ReleaseRetired(const std::string& run_id, PolicyVersion version);
+  // The store's word on a version, which counts if it is held. RETIRED: it is given back once no
+  // sample uses it. LOST: this process may have its bytes.
+  void OnChange(const std::string& run_id, PolicyVersion version,
+                weightstore::VersionWatch::Change change);
   // Of the runs whose versions are held; it is told when these change.
-  void SetWatch(std::unique_ptr<weightstore::RetiredWatch> watch) { watch_ = std::move(watch); }
+  void SetWatch(std::unique_ptr<weightstore::VersionWatch> watch) { watch_ = std::move(watch); }
 
   std::vector<grpc::Service*> services() override { return {this}; }
   rpc::asio::awaitable<Status> Start() override;
@@ -79,7 +81,7 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   const std::unique_ptr<weightstore::LeaderPort> leader_;
   ModelHost host_;
   const type::v1::ContractDigest contract_;  // made before there are calls that want the pool
-  std::unique_ptr<weightstore::RetiredWatch> watch_;
+  std::unique_ptr<weightstore::VersionWatch> watch_;
   std::unique_ptr<rpc::WorkerAgent> agent_;
   uint64_t epoch_ = 0;
   boost::asio::steady_timer keep_timer_;  // control strand only, like draining_

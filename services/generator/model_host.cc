@@ -12,6 +12,7 @@
 #include "core/runtime/log.h"
 #include "core/runtime/machine.h"
 #include "services/contract/contract.h"
+#include "weightstore/client/reason.h"
 
 namespace titan::services {
 
@@ -228,7 +229,7 @@ asio::awaitable<StatusOr<std::string>> ModelHost::Load(VersionKey key) {
   }
   const std::shared_ptr<weightstore::HeldVersion> slot = *std::move(acquired);
   const std::string digest = ToHex(slot->lease().digest);
-  held_[key] = {digest, slot};
+  held_[key] = {.digest = digest, .slot = slot};
   const std::function<Status(Engine&)> add = [key, slot](Engine& engine) {
     return engine.AddVersion(key, slot->bytes().data(), [slot] { return slot->HeaderUnchanged(); });
   };
@@ -279,27 +280,39 @@ asio::awaitable<Status> ModelHost::Release(VersionKey key) {
 asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
   std::vector<VersionKey> orphans, unwanted;
   for (const auto& [key, held] : held_) {
-    if (!key.evaluation && held.slot->orphaned()) orphans.push_back(key);
+    if (!key.evaluation && !held.settled && held.slot->orphaned()) orphans.push_back(key);
   }
   for (const VersionKey& key : orphans) {
     const auto it = held_.find(key);
     if (stopped_ || it == held_.end() || renewing_.contains(key)) continue;
     renewing_.insert(key);
+    it->second.settled = true;  // taken back by what OnLost hears from here on
     const auto slot = it->second.slot;
     const auto renew = [this, slot] { return subscriber_.Renew(*slot); };
     const Status renewed = co_await context_.blocking.Run(renew);
     renewing_.erase(key);
+    const bool elsewhere = weightstore::ReasonOf(renewed) == weightstore::kServedElsewhere;
+    // Another slot: it was loaded anew meanwhile.
+    const auto now = held_.find(key);
+    const bool same = now != held_.end() && now->second.slot == slot;
+    if (same && !elsewhere) now->second.settled = false;
     if (renewed.ok()) {
       TITAN_LOG(kInfo, "version_kept", {"run", key.run_id}, {"version", key.version});
+    } else if (elsewhere) {
+      TITAN_LOG(kInfo, "version_kept_alone", {"run", key.run_id}, {"version", key.version},
+                {"status", renewed});
     } else if (!weightstore::Subscriber::MayRenewLater(renewed)) {
       TITAN_LOG(kWarning, "version_not_kept", {"run", key.run_id}, {"version", key.version},
                 {"status", renewed});
-      // Another slot: it was loaded anew meanwhile.
-      const auto now = held_.find(key);
-      if (now != held_.end() && now->second.slot == slot) unwanted.push_back(key);
+      if (same) unwanted.push_back(key);
     }
   }
   co_return unwanted;
+}
+
+void ModelHost::OnLost(const VersionKey& key) {
+  const auto it = held_.find(key);
+  if (it != held_.end()) it->second.settled = false;
 }
 
 StatusOr<generator::EngineThread*> ModelHost::engine() {

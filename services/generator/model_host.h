@@ -33,6 +33,7 @@ class ModelHost {
   struct Held {
     std::string digest;  // 32 hex digits
     std::shared_ptr<weightstore::HeldVersion> slot;
+    bool settled = false;  // an orphan that RenewOrphans need not ask for
   };
 
   // leader and context must outlive the host. rma: by which it pulls where the store's host has it;
@@ -51,8 +52,11 @@ class ModelHost {
   rpc::asio::awaitable<Status> Release(generator::VersionKey key);
   // Ties mapped versions whose store daemon is gone to the one that is there now; the engine runs
   // on meanwhile. Answers those that nobody wants any more: to be released. What is mapped for
-  // evaluation is the reader's alone then, and stays as it is.
+  // evaluation is the reader's alone then, and stays as it is; so does what another host has, until
+  // that loses it.
   rpc::asio::awaitable<std::vector<generator::VersionKey>> RenewOrphans();
+  // No host has that version any more: if it is held, RenewOrphans asks for it again.
+  void OnLost(const generator::VersionKey& key);
 
   // FailedPrecondition before a version is held.
   StatusOr<generator::EngineThread*> engine();

@@ -185,7 +185,7 @@ StatusOr<v1::AcquireLeaseResponse> WeightStoreGrpcService::Handle(
     answer.set_weights_digest(ToHex(lease.digest));
     *answer.mutable_manifest() = weightstore::ToProto(*lease.manifest);
   };
-  if (message.lanes().empty()) {
+  if (message.lanes().empty() && message.host().empty()) {
     TITAN_ASSIGN_OR_RETURN(const Lease lease,
                            leader_.AcquireLease(message.holder(), message.run_id(),
                                                 message.version(), message.evaluation()));

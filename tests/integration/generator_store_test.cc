@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Goal: a generator that maps its weights goes on over a weight store that is killed, without a
-// reload and with the same tokens, and the store has the version again; one whose cache does not
-// fit into memory says so with the numbers and lives on. Method: titan-generator and
-// titan-weightstore, the real programs; this process is the trainer and the orchestrator.
+// reload and with the same tokens, and the store has the version again; what another host has made
+// again meanwhile it keeps and asks for no more; one whose cache does not fit into memory says so
+// with the numbers and lives on. Method: titan-generator and titan-weightstore, the real programs;
+// this process is the trainer and the orchestrator.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -31,14 +32,14 @@ constexpr std::chrono::milliseconds kPatience{titan::testing::Rounds(30'000, 120
 
 class GeneratorStoreTest : public ::testing::Test {
  protected:
-  explicit GeneratorStoreTest(uint64_t kv_cache_bytes = 1 << 20) {
-    StartStore();
+  // On the host whose socket that is.
+  void StartGenerator(const std::string& socket_path, uint64_t kv_cache_bytes = 1 << 20) {
     std::filesystem::create_directory(folder());
     std::ofstream(folder() + "/config.json")
         << R"({"daemon": {"worker_id": "generator-0", "data_folder": ")" << folder()
         << R"("}, "kernels": {"threads": 1}, "orchestrator_address": "127.0.0.1:1")"
         << R"(, "weightstore_address": ")" << store_.address() << R"(", "weightstore_socket": ")"
-        << store_.socket_path() << R"(", "kv_cache_bytes": )" << kv_cache_bytes << "}";
+        << socket_path << R"(", "kv_cache_bytes": )" << kv_cache_bytes << "}";
     generator_.emplace(
         std::vector<std::string>{std::string(TITAN_BINARY_DIR) + "/bin/titan-generator", "--config",
                                  folder() + "/config.json"},
@@ -61,6 +62,26 @@ class GeneratorStoreTest : public ::testing::Test {
     ASSERT_TRUE(store_.Start()) << store_.log();
     leader_ = *weightstore::StandaloneLeader::Create(store_.address());
     store_stub_ = wv1::WeightStoreService::NewStub(*rpc::MakeChannel(store_.address()));
+  }
+  // Until it is attached to its leader.
+  void StartHost(weightstore::testing::WeightStoreProcess& host, const std::string& name) {
+    host.role = "host";
+    host.more_config =
+        R"(, "leader_address": ")" + store_.address() + R"(", "host": ")" + name + "\"";
+    ASSERT_TRUE(host.Start()) << host.log();
+    ASSERT_TRUE(Eventually([&] { return host.IsReady(); }, kPatience)) << host.log();
+  }
+  std::unique_ptr<test::SmallRun> Train(const std::string& socket_path, uint64_t num_versions) {
+    return std::make_unique<test::SmallRun>(leader_->port(), socket_path, pool_, "run",
+                                            /*num_layers=*/1, num_versions);
+  }
+  size_t Said(const std::string& event) const {
+    const std::string log = Log();
+    size_t times = 0;
+    for (size_t at = log.find(event); at != std::string::npos; at = log.find(event, at + 1)) {
+      ++times;
+    }
+    return times;
   }
   std::string folder() const { return store_.folder() + "/generator"; }
   std::string Log() const {
@@ -114,6 +135,7 @@ class GeneratorStoreTest : public ::testing::Test {
            info.holders(0) == "generator-0";
   }
 
+  kernels::Pool pool_{1};
   weightstore::testing::WeightStoreProcess store_;
   std::unique_ptr<weightstore::StandaloneLeader> leader_;
   std::unique_ptr<wv1::WeightStoreService::Stub> store_stub_;
@@ -122,9 +144,9 @@ class GeneratorStoreTest : public ::testing::Test {
 };
 
 TEST_F(GeneratorStoreTest, AKilledStoreDoesNotStopAGeneratorThatMaps) {
-  kernels::Pool pool(1);
-  auto run = std::make_unique<test::SmallRun>(leader_->port(), store_.socket_path(), pool, "run",
-                                              /*num_layers=*/1, /*num_versions=*/2);
+  StartStore();
+  StartGenerator(store_.socket_path());
+  auto run = Train(store_.socket_path(), 2);
   for (const uint64_t version : {0, 1}) {
     const grpc::Status loaded = Load(version);
     ASSERT_TRUE(loaded.ok()) << loaded.error_message() << Log();
@@ -140,12 +162,7 @@ TEST_F(GeneratorStoreTest, AKilledStoreDoesNotStopAGeneratorThatMaps) {
     EXPECT_EQ(Generate(1), tokens);
     EXPECT_EQ(Generate(0), old_tokens);
   }
-  size_t loads = 0;
-  for (size_t at = Log().find("version_loaded"); at != std::string::npos;
-       at = Log().find("version_loaded", at + 1)) {
-    ++loads;
-  }
-  EXPECT_EQ(loads, 2u);
+  EXPECT_EQ(Said("version_loaded"), 2u);
 
   // A run that ended while the store was down is not kept: its samples end, then the memory goes.
   grpc::ClientContext end_context;
@@ -168,15 +185,10 @@ TEST_F(GeneratorStoreTest, AKilledStoreDoesNotStopAGeneratorThatMaps) {
       << Log();
 }
 
-class HugeCacheTest : public GeneratorStoreTest {
- protected:
-  HugeCacheTest() : GeneratorStoreTest(uint64_t{1} << 44) {}
-};
-
-TEST_F(HugeCacheTest, IsRefusedWithTheNumbersAndTheGeneratorLivesOn) {
-  kernels::Pool pool(1);
-  const test::SmallRun run(leader_->port(), store_.socket_path(), pool, "run", /*num_layers=*/1,
-                           /*num_versions=*/2);
+TEST_F(GeneratorStoreTest, ACacheThatDoesNotFitIsRefusedWithTheNumbersAndTheGeneratorLivesOn) {
+  StartStore();
+  StartGenerator(store_.socket_path(), /*kv_cache_bytes=*/uint64_t{1} << 44);
+  const auto run = Train(store_.socket_path(), 2);
   for (const uint64_t version : {0, 1, 0}) {
     const grpc::Status refused = Load(version);
     EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -193,6 +205,43 @@ TEST_F(HugeCacheTest, IsRefusedWithTheNumbersAndTheGeneratorLivesOn) {
     EXPECT_EQ(status.memory().taken_bytes(), 0u);
   }
   EXPECT_TRUE(Eventually([&] { return Version(0).holders_size() == 0; }, kPatience)) << Log();
+}
+
+TEST_F(GeneratorStoreTest, AVersionThatAnotherHostMadeAgainIsKeptAndAskedForOnceItIsLost) {
+  store_.role = "leader";
+  StartStore();
+  weightstore::testing::WeightStoreProcess here, there;
+  StartHost(here, "h1");
+  StartHost(there, "h2");
+  StartGenerator(here.socket_path());
+  auto run = Train(here.socket_path(), 1);
+  const std::string digest = run->digests[0];
+  ASSERT_TRUE(Load(0).ok()) << Log();
+  const std::vector<int32_t> tokens = Generate(0);
+
+  // While the generator stands still its host dies, and a trainer elsewhere makes the version.
+  generator_->Stop();
+  run.reset();
+  EXPECT_EQ(here.End(SIGKILL), -SIGKILL);
+  StartHost(here, "h1");
+  ASSERT_TRUE(Eventually([&] { return Version(0).state() == wv1::VERSION_STATE_LOST; }, kPatience));
+  run = Train(there.socket_path(), 1);
+  EXPECT_EQ(run->digests[0], digest);
+  EXPECT_EQ(Version(0).state(), wv1::VERSION_STATE_COMMITTED);
+  generator_->Continue();
+  ASSERT_TRUE(Eventually([&] { return Said("version_kept_alone") > 0; }, kPatience)) << Log();
+  EXPECT_EQ(Generate(0), tokens);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // six times it looks for orphans
+  EXPECT_EQ(Said("version_kept_alone"), 1u);
+  EXPECT_EQ(Version(0).holders_size(), 0);
+
+  // That host dies, too: now the generator's memory is the only one that has it.
+  run.reset();
+  EXPECT_EQ(there.End(SIGKILL), -SIGKILL);
+  StartHost(there, "h2");
+  EXPECT_TRUE(Eventually([&] { return IsHeld(0); }, kPatience)) << Log();
+  EXPECT_EQ(Generate(0), tokens);
+  EXPECT_EQ(Said("version_loaded"), 1u);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@
 
 #include "services/rpc/rpc_client.h"
 #include "services/weightstore_client/convert.h"
-#include "services/weightstore_client/retired_watch.h"
+#include "services/weightstore_client/version_watch.h"
 #include "tests/support/stored_models.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
@@ -162,12 +162,14 @@ TEST_F(DaemonTest, AHolderHearsThatAVersionIsWantedBackAndReleasesIt) {
   }
   Strand strand;
   std::vector<uint64_t> wanted;
-  auto watch = RetiredWatch::Create(strand.client, store_.address(),
-                                    [&](const std::string& run_id, uint64_t version) {
-                                      EXPECT_EQ(run_id, "run");
-                                      wanted.push_back(version);
-                                      held.erase(version);  // the daemon sees the connection's end
-                                    });
+  auto watch = VersionWatch::Create(
+      strand.client, store_.address(),
+      [&](const std::string& run_id, uint64_t version, VersionWatch::Change change) {
+        EXPECT_EQ(run_id, "run");
+        EXPECT_EQ(change, VersionWatch::Change::kRetired);
+        wanted.push_back(version);
+        held.erase(version);  // the daemon sees the connection's end
+      });
   ASSERT_TRUE(watch.ok()) << watch.status();
   strand.Run([&] { (*watch)->Follow({"run"}); });
   // Long before the deadline for maps.
@@ -181,16 +183,17 @@ TEST_F(DaemonTest, AHolderHearsThatAVersionIsWantedBackAndReleasesIt) {
   EXPECT_TRUE(held.at(2).HeaderUnchanged());
 }
 
-TEST(RetiredWatchTest, AStreamThatBreaksIsOpenedAgainWhileItsRunIsFollowed) {
+TEST(VersionWatchTest, AStreamThatBreaksIsOpenedAgainWhileItsRunIsFollowed) {
   struct Breaking : v1::WeightStoreService::Service {
     grpc::Status WatchVersions(grpc::ServerContext*, const v1::WatchVersionsRequest* request,
                                grpc::ServerWriter<v1::WatchVersionsResponse>* writer) override {
       const int call = ++calls;
       v1::WatchVersionsResponse response;
-      for (const auto state : {v1::VERSION_STATE_COMMITTED, v1::VERSION_STATE_RETIRED}) {
+      uint64_t number = static_cast<uint64_t>(call) * 4;
+      for (const auto state : {v1::VERSION_STATE_COMMITTED, v1::VERSION_STATE_RETIRED,
+                               v1::VERSION_STATE_FREE, v1::VERSION_STATE_LOST}) {
         auto* version = response.add_versions();
-        version->set_version(static_cast<uint64_t>(call) * 2 +
-                             (state == v1::VERSION_STATE_RETIRED));
+        version->set_version(number++);
         version->set_state(state);
       }
       writer->Write(response);
@@ -204,26 +207,31 @@ TEST(RetiredWatchTest, AStreamThatBreaksIsOpenedAgainWhileItsRunIsFollowed) {
   builder.RegisterService(&service);
   const auto server = builder.BuildAndStart();
   Strand strand;
-  std::vector<uint64_t> wanted;
-  auto watch = RetiredWatch::Create(
+  std::vector<std::pair<uint64_t, VersionWatch::Change>> heard;
+  auto watch = VersionWatch::Create(
       strand.client, "127.0.0.1:" + std::to_string(port),
-      [&](const std::string&, uint64_t version) { wanted.push_back(version); }, milliseconds(5));
+      [&](const std::string&, uint64_t version, VersionWatch::Change change) {
+        heard.emplace_back(version, change);
+      },
+      milliseconds(5));
   ASSERT_TRUE(watch.ok()) << watch.status();
   strand.Run([&] { (*watch)->Follow({"run"}); });
   EXPECT_TRUE(titan::testing::Eventually([&] { return service.calls > 3; }));
   strand.Run([&] {
-    ASSERT_GE(wanted.size(), 2u);
-    EXPECT_EQ(wanted[0], 3u);  // RETIRED alone, of each stream
-    EXPECT_EQ(wanted[1], 5u);
+    ASSERT_GE(heard.size(), 4u);  // of each stream what holders are to know
+    EXPECT_EQ(heard[0], std::pair(uint64_t{5}, VersionWatch::Change::kRetired));
+    EXPECT_EQ(heard[1], std::pair(uint64_t{7}, VersionWatch::Change::kLost));
+    EXPECT_EQ(heard[2].first, 9u);
+    EXPECT_EQ(heard[3].first, 11u);
     (*watch)->Follow({});
-    wanted.clear();
+    heard.clear();
   });
   std::this_thread::sleep_for(milliseconds(50));
   const int calls = service.calls;
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(service.calls, calls);
   strand.Run([&] {
-    EXPECT_TRUE(wanted.empty());
+    EXPECT_TRUE(heard.empty());
     watch->reset();
   });
   server->Shutdown();

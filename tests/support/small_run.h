@@ -67,7 +67,7 @@ class SmallRun {
     manifest.contract_training = "training";
     auto made = weightstore::Publisher::Register(leader, {.socket_path = socket_path,
                                                           .run_id = run_id,
-                                                          .request_id = run_id,
+                                                          .request_id = run_id + "@" + socket_path,
                                                           .manifest = std::move(manifest),
                                                           .max_age = 2});
     EXPECT_TRUE(made.ok()) << made.status();

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "core/runtime/endpoint.h"
+#include "core/runtime/health.h"
 #include "services/rpc/channel.h"
 #include "services/weightstore_client/standalone_leader.h"
 #include "tests/support/child_process.h"
@@ -104,6 +105,14 @@ class WeightStoreProcess {
     process_->Signal(signal);
     exit_code_ = process_->Wait();
     return exit_code_;
+  }
+  // A host is attached to its leader.
+  bool IsReady() const {
+    const auto endpoint = runtime::ReadEndpoint(data_folder(), "weightstore");
+    if (!endpoint.ok()) return false;
+    const auto answer =
+        runtime::GetHealth(endpoint->health_address, "/readyz", std::chrono::milliseconds(5'000));
+    return answer.ok() && answer->http_status == 200;
   }
   titan::testing::ChildProcess& process() { return *process_; }
 

@@ -33,6 +33,9 @@ inline constexpr std::string_view kDigestMismatch = "DIGEST_MISMATCH";
 // The store serves none of the lanes that a reader on another machine can use.
 inline constexpr std::string_view kNoRemoteLane = "NO_REMOTE_LANE";
 
+// Another host has the version that this process maps without a daemon: it keeps its map.
+inline constexpr std::string_view kServedElsewhere = "SERVED_ELSEWHERE";
+
 // REQUIRES: !status.ok().
 Status WithReason(Status status, std::string_view reason);
 // Empty: none.

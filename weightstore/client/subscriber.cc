@@ -14,13 +14,6 @@ namespace {
 // where it has the version.
 constexpr std::chrono::milliseconds kNamePatience{300};
 
-StatusOr<std::string> NameOfHost(const std::string& socket_path) {
-  TITAN_ASSIGN_OR_RETURN(const UniqueFd connection, ConnectUnix(socket_path, kNamePatience));
-  TITAN_ASSIGN_OR_RETURN(SocketAnswer host,
-                         Call(connection.get(), {.kind = SocketRequestKind::kWhoIsThere}));
-  return std::move(host.text);
-}
-
 std::string Named(const Lease& lease) {
   return "version " + std::to_string(lease.version) + " of run " + lease.run_id;
 }
@@ -40,6 +33,13 @@ Subscriber::Subscriber(LeaderPort& leader, std::string socket_path, VersionPulle
       socket_path_(std::move(socket_path)),
       holder_(std::move(holder)) {}
 
+StatusOr<std::string> Subscriber::NameOfHost() const {
+  TITAN_ASSIGN_OR_RETURN(const UniqueFd connection, ConnectUnix(socket_path_, kNamePatience));
+  TITAN_ASSIGN_OR_RETURN(SocketAnswer host,
+                         Call(connection.get(), {.kind = SocketRequestKind::kWhoIsThere}));
+  return std::move(host.text);
+}
+
 StatusOr<HeldVersion> Subscriber::Acquire(const std::string& run_id, uint64_t version,
                                           bool evaluation) const {
   if (puller_ == nullptr) {
@@ -49,7 +49,7 @@ StatusOr<HeldVersion> Subscriber::Acquire(const std::string& run_id, uint64_t ve
   Reach reach{puller_->lanes(), ""};
   Status unheard = OkStatus();  // why the daemon of this host does not answer
   if (!socket_path_.empty()) {
-    StatusOr<std::string> host = NameOfHost(socket_path_);
+    StatusOr<std::string> host = NameOfHost();
     unheard = host.status();
     std::lock_guard lock(mutex_);
     if (host.ok()) host_ = *std::move(host);
@@ -92,20 +92,27 @@ StatusOr<HeldVersion> Subscriber::Pull(RemoteLease lease, SteadyTime expires) co
   return HeldVersion::OfPulled(std::move(lease.lease), *memory);
 }
 
+StatusOr<Lease> Subscriber::AcquireHere(const Lease& held) const {
+  TITAN_ASSIGN_OR_RETURN(const std::string host, NameOfHost());
+  // Who can pull by no lane gets a lease of its own host or none.
+  StatusOr<RemoteLease> lease = leader_.AcquireRemoteLease(holder_, held.run_id, held.version,
+                                                           /*evaluation=*/false, Reach{{}, host});
+  if (lease.ok()) return std::move(lease->lease);
+  if (ReasonOf(lease.status()) != kNoRemoteLane) return lease.status();
+  return WithReason(FailedPrecondition("another host than " + host + " has made it again"),
+                    kServedElsewhere);
+}
+
 Status Subscriber::Renew(HeldVersion& version) const {
   const Lease held = version.lease();
-  const std::string name =
-      "version " + std::to_string(held.version) + " of run " + held.run_id + ", which is mapped";
+  const std::string name = Named(held) + ", which is mapped";
   if (!version.HeaderUnchanged()) return Aborted(name + ", was taken from its readers");
-  const auto acquire = [&] {
-    return leader_.AcquireLease(holder_, held.run_id, held.version, /*evaluation=*/false);
-  };
-  StatusOr<Lease> lease = acquire();
+  StatusOr<Lease> lease = AcquireHere(held);
   if (!lease.ok() && ReasonOf(lease.status()) == kVersionLost) {
     if (const Status adopted = version.Offer(socket_path_); !adopted.ok()) {
       return Annotate(adopted, name);
     }
-    lease = acquire();
+    lease = AcquireHere(held);
   }
   if (!lease.ok()) return Annotate(lease.status(), name);
   const Status tied = version.Tie(socket_path_, *lease);

@@ -5,7 +5,7 @@
 //
 //   auto held = subscriber.Acquire(run, version, /*evaluation=*/false);
 //   loop: run a step on held->bytes(); if (!held->HeaderUnchanged()) discard the step, become stale
-//   now and then: if (held->orphaned()) subscriber.Renew(*held)
+//   now and then: if (held->orphaned()) subscriber.Renew(*held), unless another host has it
 //   subscriber.Release(std::move(*held));
 #ifndef TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
 #define TITAN_WEIGHTSTORE_CLIENT_SUBSCRIBER_H_
@@ -40,7 +40,9 @@ class Subscriber {
 
   // For a mapped version whose daemon is gone (HeldVersion::orphaned): ties it to the daemon that
   // is there now, which adopts the memory if no other holds the version. It is used on meanwhile.
-  // False of MayRenewLater: nobody wants it any more, or it was taken back before: Release it.
+  // False of MayRenewLater: nobody wants it any more, or it was taken back before: Release it. But
+  // with kServedElsewhere another host has made it again: it may be used on, and there is nothing
+  // to ask for until that loses it, too.
   Status Renew(HeldVersion& version) const;
   static bool MayRenewLater(const Status& status);
 
@@ -49,7 +51,11 @@ class Subscriber {
   Status Release(HeldVersion version) const;
 
  private:
+  // What the daemon at socket_path_ is called. Codes of a socket's operations.
+  StatusOr<std::string> NameOfHost() const;
   StatusOr<HeldVersion> Map(Lease lease) const;
+  // Of a version of this host. kServedElsewhere: it is another's.
+  StatusOr<Lease> AcquireHere(const Lease& held) const;
   StatusOr<HeldVersion> Pull(RemoteLease lease, SteadyTime expires) const;
 
   LeaderPort& leader_;

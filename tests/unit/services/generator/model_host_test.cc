@@ -234,7 +234,6 @@ TEST_F(ModelHostTest, MappedVersionsOutliveTheStoresDaemon) {
   generator::EngineThread* const engine = *host_->engine();
   const std::byte* const place = host_->held().at({"run", 1}).slot->bytes().data();
   store_.Stop();
-  leader_.Fail(2);
   EXPECT_TRUE(Renew().empty());  // nobody is there yet
   EXPECT_TRUE(host_->held().at({"run", 1}).slot->orphaned());
   EXPECT_EQ(*Load({"run", 1}), run.digests[1]);  // it serves on

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "services/weightstore_client/retired_watch.h"
+#include "services/weightstore_client/version_watch.h"
 
 #include <utility>
 
@@ -19,11 +19,11 @@ constexpr rpc::Milliseconds kStreamDeadline{3'600'000};
 
 }  // namespace
 
-struct RetiredWatch::State {
+struct VersionWatch::State {
   rpc::RpcClient& client;
   const std::unique_ptr<Service::StubInterface> stub;
   const std::chrono::milliseconds retry;
-  OnRetired on_retired;  // empty once the watch has gone
+  OnChange on_change;  // empty once the watch has gone
   struct Stream {
     uint64_t number = 0;  // no other stream has it
     rpc::StreamHandle handle;
@@ -32,22 +32,22 @@ struct RetiredWatch::State {
   uint64_t last_number = 0;
 };
 
-StatusOr<std::unique_ptr<RetiredWatch>> RetiredWatch::Create(rpc::RpcClient& client,
+StatusOr<std::unique_ptr<VersionWatch>> VersionWatch::Create(rpc::RpcClient& client,
                                                              const std::string& weightstore_address,
-                                                             OnRetired on_retired,
+                                                             OnChange on_change,
                                                              std::chrono::milliseconds retry) {
   const auto channel = rpc::MakeChannel(weightstore_address);
   if (!channel.ok()) return Annotate(channel.status(), "weightstore_address");
-  return std::unique_ptr<RetiredWatch>(new RetiredWatch(std::shared_ptr<State>(
-      new State{client, Service::NewStub(*channel), retry, std::move(on_retired), {}, 0})));
+  return std::unique_ptr<VersionWatch>(new VersionWatch(std::shared_ptr<State>(
+      new State{client, Service::NewStub(*channel), retry, std::move(on_change), {}, 0})));
 }
 
-RetiredWatch::~RetiredWatch() {
-  state_->on_retired = nullptr;
+VersionWatch::~VersionWatch() {
+  state_->on_change = nullptr;
   Follow({});
 }
 
-void RetiredWatch::Follow(const std::set<std::string>& runs) {
+void VersionWatch::Follow(const std::set<std::string>& runs) {
   for (auto it = state_->streams.begin(); it != state_->streams.end();) {
     if (runs.contains(it->first)) {
       ++it;
@@ -61,7 +61,7 @@ void RetiredWatch::Follow(const std::set<std::string>& runs) {
   }
 }
 
-void RetiredWatch::Open(const std::shared_ptr<State>& state, const std::string& run_id) {
+void VersionWatch::Open(const std::shared_ptr<State>& state, const std::string& run_id) {
   v1::WatchVersionsRequest request;
   request.set_run_id(run_id);
   const uint64_t number = ++state->last_number;
@@ -76,9 +76,10 @@ void RetiredWatch::Open(const std::shared_ptr<State>& state, const std::string& 
       state->client, *state->stub, &Async::WatchVersions, std::move(request), kStreamDeadline,
       [state, run_id, let_go](v1::WatchVersionsResponse response) {
         for (const v1::VersionInfo& version : response.versions()) {
-          if (version.state() != v1::VERSION_STATE_RETIRED) continue;
-          if (let_go() || !state->on_retired) return;
-          state->on_retired(run_id, version.version());
+          const bool retired = version.state() == v1::VERSION_STATE_RETIRED;
+          if (!retired && version.state() != v1::VERSION_STATE_LOST) continue;
+          if (let_go() || !state->on_change) return;
+          state->on_change(run_id, version.version(), retired ? Change::kRetired : Change::kLost);
         }
       },
       [state, run_id, let_go](Status status) {
