@@ -97,6 +97,7 @@ ModelHost::~ModelHost() { Stop(); }
 void ModelHost::Stop() {
   stopped_ = true;
   puller_->Cancel();
+  subscriber_.Cancel();
   model_.engine.reset();
   held_.clear();
 }
@@ -291,6 +292,7 @@ asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
     const auto renew = [this, slot] { return subscriber_.Renew(*slot); };
     const Status renewed = co_await context_.blocking.Run(renew);
     renewing_.erase(key);
+    if (stopped_) co_return std::vector<VersionKey>();
     const bool elsewhere = weightstore::ReasonOf(renewed) == weightstore::kServedElsewhere;
     // Another slot: it was loaded anew meanwhile.
     const auto now = held_.find(key);

@@ -94,7 +94,7 @@ class ModelHost {
   rpc::DaemonContext& context_;
   PullMetrics pull_metrics_;
   const std::unique_ptr<weightstore::lanes::Puller> puller_;  // of what this host does not have
-  const weightstore::Subscriber subscriber_;
+  weightstore::Subscriber subscriber_;
   std::unique_ptr<kernels::Pool> pool_;
   Model model_;
   bool making_model_ = false;

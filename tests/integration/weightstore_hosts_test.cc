@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <map>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <thread>
 
@@ -347,6 +349,19 @@ TEST_F(HostsTest, AnOfferWaitsForTheNextLeader) {
   EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
   EXPECT_EQ(leader_.End(SIGKILL), -SIGKILL);
   StartHost(host_, "h1");  // nobody decides anything yet
+  {                        // a reader that shuts down does not wait for it
+    std::stop_source stop;
+    auto cancelled = std::async(std::launch::async,
+                                [&] { return slot->Offer(host_.socket_path(), stop.get_token()); });
+    EXPECT_EQ(cancelled.wait_for(milliseconds(100)), std::future_status::timeout);
+    host_.process().Stop();  // not even for an answer
+    EXPECT_EQ(cancelled.wait_for(milliseconds(100)), std::future_status::timeout);
+    const auto start = steady_clock::now();
+    stop.request_stop();
+    EXPECT_EQ(cancelled.get().code(), StatusCode::kCancelled);
+    EXPECT_LT(steady_clock::now() - start, milliseconds(titan::testing::Rounds(1'000, 10'000)));
+    host_.process().Continue();
+  }
   Status offered;
   std::atomic<bool> told{false};
   std::thread reader([&] {

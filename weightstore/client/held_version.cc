@@ -2,6 +2,7 @@
 #include "weightstore/client/held_version.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <cstring>
@@ -102,7 +103,7 @@ bool HeldVersion::orphaned() const {
   return ::poll(&connection, 1, 0) > 0;
 }
 
-Status HeldVersion::Offer(const std::string& socket_path) const {
+Status HeldVersion::Offer(const std::string& socket_path, std::stop_token stop) const {
   TITAN_CHECK(mapped());
   TITAN_CHECK(lease_.run_id.size() <= kMaxRunIdBytes);
   SocketOffer offer;
@@ -114,16 +115,18 @@ Status HeldVersion::Offer(const std::string& socket_path) const {
   std::memcpy(offer.run_id, lease_.run_id.data(), lease_.run_id.size());
   const auto deadline = std::chrono::steady_clock::now() + kSocketTimeout;
   TITAN_ASSIGN_OR_RETURN(const UniqueFd connection, ConnectUnix(socket_path, kSocketTimeout));
-  TITAN_ASSIGN_OR_RETURN(SocketAnswer answer, CallOffer(connection.get(), offer, slot_file_.get()));
-  while (answer.slot_id == 0) {
+  // Wakes who waits for an answer.
+  const std::stop_callback on_stop(stop, [&] { ::shutdown(connection.get(), SHUT_RDWR); });
+  StatusOr<SocketAnswer> answer = CallOffer(connection.get(), offer, slot_file_.get());
+  while (answer.ok() && answer->slot_id == 0 && !stop.stop_requested()) {
     if (std::chrono::steady_clock::now() >= deadline) {
       return DeadlineExceeded("the weight store has not decided about the offered slot yet");
     }
     std::this_thread::sleep_for(kOfferPeriod);
-    TITAN_ASSIGN_OR_RETURN(answer,
-                           Call(connection.get(), {.kind = SocketRequestKind::kOfferState}));
+    answer = Call(connection.get(), {.kind = SocketRequestKind::kOfferState});
   }
-  return OkStatus();
+  if (stop.stop_requested()) return Cancelled("this process is shutting down");
+  return answer.status();
 }
 
 Status HeldVersion::Tie(const std::string& socket_path, const Lease& lease) {

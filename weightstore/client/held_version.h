@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <stop_token>
 #include <string>
 
 #include "core/base/status.h"
@@ -65,8 +66,8 @@ class HeldVersion {
   // Shows the memory to the daemon that listens there now, and waits until it has taken it into its
   // tables, so that the version is COMMITTED again. FailedPrecondition, NotFound, InvalidArgument,
   // DataLoss: it refuses, for good, with the reason. Unavailable, ResourceExhausted,
-  // DeadlineExceeded: not now. REQUIRES: mapped().
-  Status Offer(const std::string& socket_path) const;
+  // DeadlineExceeded: not now. Cancelled: a stop was requested. REQUIRES: mapped().
+  Status Offer(const std::string& socket_path, std::stop_token stop = {}) const;
   // From here on that lease holds it, and its slot's header page is the one that is read; the bytes
   // stay where they are. Codes of Map; DataLoss, too: the lease is for another version or digest.
   // REQUIRES: mapped().

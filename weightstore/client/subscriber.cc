@@ -106,10 +106,11 @@ StatusOr<Lease> Subscriber::AcquireHere(const Lease& held) const {
 Status Subscriber::Renew(HeldVersion& version) const {
   const Lease held = version.lease();
   const std::string name = Named(held) + ", which is mapped";
+  if (stop_.stop_requested()) return Cancelled("this process is shutting down");
   if (!version.HeaderUnchanged()) return Aborted(name + ", was taken from its readers");
   StatusOr<Lease> lease = AcquireHere(held);
   if (!lease.ok() && ReasonOf(lease.status()) == kVersionLost) {
-    if (const Status adopted = version.Offer(socket_path_); !adopted.ok()) {
+    if (const Status adopted = version.Offer(socket_path_, stop_.get_token()); !adopted.ok()) {
       return Annotate(adopted, name);
     }
     lease = AcquireHere(held);

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <stop_token>
 #include <string>
 
 #include "core/base/status.h"
@@ -42,9 +43,12 @@ class Subscriber {
   // is there now, which adopts the memory if no other holds the version. It is used on meanwhile.
   // False of MayRenewLater: nobody wants it any more, or it was taken back before: Release it. But
   // with kServedElsewhere another host has made it again: it may be used on, and there is nothing
-  // to ask for until that loses it, too.
+  // to ask for until that loses it, too. Cancelled: after Cancel.
   Status Renew(HeldVersion& version) const;
   static bool MayRenewLater(const Status& status);
+
+  // Ends a Renew that waits for its daemon, and those that come: this process is shutting down.
+  void Cancel() { stop_.request_stop(); }
 
   // Drops it and tells the leader if that holds a lease for it. An error means only that the leader
   // did not hear it: the lease ends by the closed connection all the same.
@@ -62,6 +66,7 @@ class Subscriber {
   VersionPuller* const puller_;  // null: maps alone
   const std::string socket_path_;
   const std::string holder_;
+  std::stop_source stop_;
   mutable std::mutex mutex_;
   mutable std::string host_;  // guarded; what the daemon at socket_path_ is called, once heard
 };

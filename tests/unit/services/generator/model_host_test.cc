@@ -170,6 +170,10 @@ class ModelHostTest : public ::testing::Test {
     EXPECT_TRUE(unwanted.has_value()) << "it does not end";
     return unwanted.value_or(std::vector<VersionKey>());
   }
+  asio::awaitable<Status> RenewedOrphans() {
+    const auto unwanted = co_await host_->RenewOrphans();
+    co_return unwanted.empty() ? OkStatus() : Internal("a version is not wanted");
+  }
   // Runs the strand until `num` loads stand at the gate.
   void AwaitAtGate(int num) {
     for (int i = 0; i < 20'000 && leader_.waiting() < num; ++i) {
@@ -271,6 +275,37 @@ TEST_F(ModelHostTest, AVersionOfADeadDaemonThatNobodyNeedsIsNamed) {
   EXPECT_EQ(store_.slots().Stats().adopted_slots, 0u);
   EXPECT_TRUE(Release({"run", 0}).ok());
   EXPECT_TRUE(host_->held().empty());
+}
+
+TEST_F(ModelHostTest, TheEndOfTheProcessDoesNotWaitForAnOffer) {
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
+  ASSERT_EQ(*Load({"run", 0}), run.digests[0]);
+  store_.Stop();
+  // The next daemon is busy with another slot, and would look at the offered bytes after it.
+  std::promise<void> ready;
+  const std::shared_future<void> busy(ready.get_future());
+  store_.make_slot = [busy](const weightstore::SlotRequest&, const auto&) {
+    busy.wait();
+    return weightstore::SlotMaker::Made(Unavailable("no slot"));
+  };
+  store_.Start();
+  leader_.Use(store_.leader());
+  auto trainer = std::async(std::launch::async, [&] {
+    return store_.leader().RegisterTrainer("t", "other", weightstore::testing::SmallManifest(), 0,
+                                           1, "");
+  });
+  while (store_.leader().Stats().bytes_being_made == 0) std::this_thread::yield();
+  const auto renewal = Begin(RenewedOrphans());
+  for (int i = 0; i < 20'000 && store_.slots().Report().offers.empty(); ++i) {
+    io_.run_one_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_FALSE(store_.slots().Report().offers.empty());
+  const auto start = std::chrono::steady_clock::now();
+  host_->Stop();
+  EXPECT_TRUE(End(renewal).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+  ready.set_value();
+  (void)trainer.get();
 }
 
 TEST_F(ModelHostTest, WhileAVersionLoads) {
