@@ -129,6 +129,23 @@ TEST_F(ElsewhereTest, AReaderMapsWhatItsHostHasAndPullsTheRest) {
   EXPECT_NE(MessageOf(lost).find("weightstore_socket"), std::string::npos) << lost;
 }
 
+TEST_F(ElsewhereTest, AHostThatStandsStillHoldsUpNoMap) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  Publish(*publisher, 0);
+  // It stops between the lease, which it allows, and the map.
+  auto lease = port_->AcquireLease("generator-0", "run", 0, false);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  host_.process().Stop();
+  const auto start = steady_clock::now();
+  const Status refused = HeldVersion::Map(host_.socket_path(), *lease).status();
+  EXPECT_LT(steady_clock::now() - start, kSoon);
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable) << refused;
+  EXPECT_NE(MessageOf(refused).find("has not answered for 1500 ms"), std::string::npos) << refused;
+  host_.process().Continue();
+  EXPECT_TRUE(Eventually([&] { return Reader(host_).Acquire("run", 0, false).ok(); }, kPatience));
+}
+
 TEST_F(ElsewhereTest, WhatIsPulledBesideMapsComesByOneSidedReadsWhereBothHaveThem) {
   auto here = Register(second_, "here");
   auto there = Register(host_, "there");

@@ -17,6 +17,18 @@ namespace {
 
 // Between two questions about an offer: the daemon hashes some GB in a second.
 constexpr std::chrono::milliseconds kOfferPeriod{10};
+// Of a map, which the daemon answers out of its tables: connecting and the answer together.
+constexpr std::chrono::milliseconds kMapPatience{1'500};
+
+StatusOr<SocketAnswer> CallInTime(const std::string& socket_path, const SocketRequest& request,
+                                  UniqueFd* connection) {
+  const auto deadline = std::chrono::steady_clock::now() + kMapPatience;
+  TITAN_ASSIGN_OR_RETURN(*connection, ConnectUnix(socket_path, kMapPatience));
+  TITAN_RETURN_IF_ERROR(SetTimeout(
+      connection->get(),
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())));
+  return Call(connection->get(), request);
+}
 
 }  // namespace
 
@@ -36,10 +48,17 @@ StatusOr<HeldVersion::DaemonTie> HeldVersion::Present(const std::string& socket_
   DaemonTie tie;
   tie.lease_id = lease.lease_id;
   tie.grant = lease.grant;
-  TITAN_ASSIGN_OR_RETURN(tie.connection, ConnectUnix(socket_path, kSocketTimeout));
-  TITAN_ASSIGN_OR_RETURN(*answer, Call(tie.connection.get(), {.kind = SocketRequestKind::kMapLease,
-                                                              .id = lease.lease_id,
-                                                              .grant = lease.grant}));
+  StatusOr<SocketAnswer> mapped =
+      CallInTime(socket_path,
+                 {.kind = SocketRequestKind::kMapLease, .id = lease.lease_id, .grant = lease.grant},
+                 &tie.connection);
+  if (mapped.status().code() == StatusCode::kDeadlineExceeded) {
+    return Unavailable("the weight store's daemon at " + socket_path + " has not answered for " +
+                       std::to_string(kMapPatience.count()) +
+                       " ms: it stands still, or its machine is overloaded; ask again");
+  }
+  if (!mapped.ok()) return mapped.status();
+  *answer = *std::move(mapped);
   if (answer->fds.size() != 2) return DataLoss("weight store's socket: two descriptors expected");
   if (answer->slot_bytes < lease.manifest->slot_bytes) {
     return DataLoss("the slot is smaller than the manifest says");

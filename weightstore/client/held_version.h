@@ -37,7 +37,8 @@ class HeldVersion {
 
   // Presents the lease at the host daemon's socket. Aborted: the lease has ended or its grant
   // number is stale. DataLoss: the header is not that of the lease (another version or digest).
-  // Unavailable: no daemon. ResourceExhausted: no memory or descriptors.
+  // Unavailable: no daemon, or it has not answered in 1.5 s. ResourceExhausted: no memory or
+  // descriptors.
   static StatusOr<HeldVersion> Map(const std::string& socket_path, Lease lease,
                                    MappedMemory::Tables tables = MappedMemory::Tables::kNow);
   // REQUIRES: memory holds the lease's version, verified, and nobody writes to it.

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -105,16 +106,22 @@ Status CheckSocketPath(const std::string& path) {
   return OkStatus();
 }
 
+Status SetTimeout(int socket, std::chrono::milliseconds timeout) {
+  const auto ms = std::max<std::chrono::milliseconds::rep>(timeout.count(), 1);  // 0: for ever
+  const timeval limit = {static_cast<time_t>(ms / 1000),
+                         static_cast<suseconds_t>(ms % 1000 * 1000)};
+  if (::setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
+      ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) {
+    return FromErrno("setting the unix socket's timeout");
+  }
+  return OkStatus();
+}
+
 StatusOr<UniqueFd> ConnectUnix(const std::string& path, std::chrono::milliseconds timeout) {
   TITAN_RETURN_IF_ERROR(CheckSocketPath(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return FromErrno("making a unix socket");
-  const timeval limit = {static_cast<time_t>(timeout.count() / 1000),
-                         static_cast<suseconds_t>(timeout.count() % 1000 * 1000)};
-  if (::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) != 0 ||
-      ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) != 0) {
-    return FromErrno("setting the unix socket's timeout");
-  }
+  TITAN_RETURN_IF_ERROR(SetTimeout(socket.get(), timeout));
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());

@@ -111,6 +111,9 @@ StatusOr<Packet> ReceivePacket(int socket, size_t max_bytes);
 // InvalidArgument: path is longer than a unix socket's address can be.
 StatusOr<UniqueFd> ConnectUnix(const std::string& path, std::chrono::milliseconds timeout);
 
+// Another timeout for the operations to come; 0 and less count as 1 ms.
+Status SetTimeout(int socket, std::chrono::milliseconds timeout);
+
 // InvalidArgument, naming the limit, when path cannot be a socket's address.
 Status CheckSocketPath(const std::string& path);
 
