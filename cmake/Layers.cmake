@@ -28,7 +28,7 @@ titan_layer(services/models    services/weightstore_client weightstore/client co
 titan_layer(services/contract  services/rpc weightstore/client core/base core/formats core/kernels core/model)
 titan_layer(services/orchestrator services/rpc services/settings services/weightstore_client weightstore/client orchestrator core/text core/formats core/storage core/runtime core/base)
 titan_layer(services/generator services/rpc services/settings services/contract services/weightstore_client generator weightstore/client weightstore/transport core/model core/kernels core/formats core/runtime core/base)
-titan_layer(services/trainer   services/rpc services/settings services/contract services/models services/weightstore_client trainer weightstore/client core/model core/kernels core/text core/formats core/runtime core/base)
+titan_layer(services/trainer   services/rpc services/settings services/contract services/models services/weightstore_client trainer weightstore/client weightstore/transport core/model core/kernels core/text core/formats core/runtime core/base)
 titan_layer(services/weightstore services/rpc services/settings services/weightstore_client weightstore weightstore/client weightstore/transport core/storage core/runtime core/base)
 titan_layer(services/reward    services/rpc services/settings rewards core/runtime core/base)
 titan_layer(clients/cluster    services/settings services/rpc core/runtime core/base)

@@ -2,9 +2,12 @@
 #include "services/trainer/train_job.h"
 
 #include <algorithm>
+#include <chrono>
 #include <future>
+#include <thread>
 #include <utility>
 
+#include "core/base/check.h"
 #include "core/formats/model_bundle.h"
 #include "core/model/model_files.h"
 #include "core/runtime/log.h"
@@ -15,6 +18,7 @@
 #include "services/models/stored_source.h"
 #include "services/trainer/checkpoint.h"
 #include "trainer/contract.h"
+#include "weightstore/client/reason.h"
 
 namespace titan::services {
 
@@ -27,6 +31,17 @@ namespace {
 
 // A reader that does not let go of its version within this blocks the run for good.
 constexpr std::chrono::milliseconds kRingWait{60'000};
+// A host or leader that is silent for longer fails the step that wants a version of it.
+constexpr std::chrono::milliseconds kAcquirePatience{10'000};
+constexpr std::chrono::milliseconds kAcquireRetry{100};
+
+std::unique_ptr<weightstore::lanes::Puller> MakePuller(int threads) {
+  weightstore::lanes::PullerOptions options;
+  options.hash_threads = threads;
+  auto puller = weightstore::lanes::Puller::Create(std::move(options));
+  TITAN_CHECK(puller.ok());
+  return *std::move(puller);
+}
 
 }  // namespace
 
@@ -88,8 +103,20 @@ TrainJob::TrainJob(const Store& store, kernels::Pool& pool, const Clock& clock, 
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
-      subscriber_(store.leader, options_.config.weightstore_socket(),
+      puller_(MakePuller(pool.size())),
+      subscriber_(store.leader, options_.config.weightstore_socket(), *puller_,
                   options_.config.daemon().worker_id()) {}
+
+StatusOr<weightstore::HeldVersion> TrainJob::Acquire(uint64_t version) const {
+  const auto give_up = std::chrono::steady_clock::now() + kAcquirePatience;
+  for (;;) {
+    auto slot = subscriber_.Acquire(options_.run_id, version, /*evaluation=*/false);
+    const bool may_come = slot.status().code() == StatusCode::kUnavailable &&
+                          weightstore::ReasonOf(slot.status()) != weightstore::kVersionLost;
+    if (!may_come || std::chrono::steady_clock::now() >= give_up) return slot;
+    std::this_thread::sleep_for(kAcquireRetry);
+  }
+}
 
 StatusOr<std::unique_ptr<TrainJob>> TrainJob::Start(const Store& store, kernels::Pool& pool,
                                                     const Clock& clock, Options options) {
@@ -295,8 +322,7 @@ StatusOr<v1::TrainStepResponse> TrainJob::DoStep(const v1::StepHeader& header,
   trainer::ParityResult parity;
   if (any_compared && !in_loss) {
     const double start = Now();
-    TITAN_ASSIGN_OR_RETURN(auto slot,
-                           subscriber_.Acquire(options_.run_id, header.behaviour_version(), false));
+    TITAN_ASSIGN_OR_RETURN(auto slot, Acquire(header.behaviour_version()));
     TITAN_ASSIGN_OR_RETURN(parity, run_->Compare(slot.bytes().data(), samples));
     if (!slot.HeaderUnchanged()) {
       return Aborted("the store took version " + std::to_string(header.behaviour_version()) +

@@ -30,6 +30,7 @@
 #include "weightstore/client/publisher.h"
 #include "weightstore/client/stored_model.h"
 #include "weightstore/client/subscriber.h"
+#include "weightstore/transport/puller.h"
 
 namespace titan::services {
 
@@ -89,6 +90,8 @@ class TrainJob {
   Status Restore(const weightstore::StoredModel& checkpoint);
   // After a version that is to be kept: hands the state to the checkpointer.
   void SaveCheckpoint();
+  // For the comparison of log-probs: mapped where this host has it, else pulled over TCP.
+  StatusOr<weightstore::HeldVersion> Acquire(uint64_t version) const;
   StatusOr<std::string> Publish(uint64_t version, const std::string& plan_digest, uint64_t step);
   StatusOr<trainer::v1::TrainStepResponse> DoStep(
       const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
@@ -98,6 +101,7 @@ class TrainJob {
   kernels::Pool& pool_;
   const Clock& clock_;
   const Options options_;
+  const std::unique_ptr<weightstore::lanes::Puller> puller_;
   const weightstore::Subscriber subscriber_;
   std::unique_ptr<const model::Decoder> decoder_;
   std::unique_ptr<trainer::TrainRun> run_;

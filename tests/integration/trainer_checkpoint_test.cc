@@ -178,8 +178,17 @@ class TrainerCheckpointTest : public ::testing::TestWithParam<const char*> {
     request.set_from_checkpoint(from_checkpoint);
     return stub_->StartRun(&context, request, response);
   }
-  // Two groups of two made-up samples.
-  grpc::Status Step(const std::string& run, uint64_t step, tv::TrainStepResponse* response) {
+  // A host of the store, which is a leader, attached to it.
+  void StartHost(weightstore::testing::WeightStoreProcess& host, const std::string& name) {
+    host.role = "host";
+    host.more_config = R"(, "leader_address": ")" + store_.address() + R"(", "host": ")" + name +
+                       R"(", "data_plane_address": "127.0.0.1:0")";
+    ASSERT_TRUE(host.Start()) << host.log();
+    ASSERT_TRUE(Eventually([&] { return host.IsReady(); }, milliseconds(10'000))) << host.log();
+  }
+  // Two groups of two made-up samples. behaviour: an older version, by which they are compared.
+  grpc::Status Step(const std::string& run, uint64_t step, tv::TrainStepResponse* response,
+                    std::optional<uint64_t> behaviour = std::nullopt) {
     const bool trained = step != kUntrainedStep;
     grpc::ClientContext context;
     const auto stream = stub_->TrainStep(&context, response);
@@ -191,7 +200,7 @@ class TrainerCheckpointTest : public ::testing::TestWithParam<const char*> {
     header.set_plan_digest("plan-" + std::to_string(step));
     header.set_num_samples(4);
     header.set_num_groups_trained(trained ? 2 : 0);
-    header.set_behaviour_version(step);
+    header.set_behaviour_version(behaviour.value_or(step));
     stream->Write(message);
     for (uint32_t i = 0; i < 4; ++i) {
       tv::TrainStepRequest part;
@@ -209,6 +218,7 @@ class TrainerCheckpointTest : public ::testing::TestWithParam<const char*> {
       }
       sample.set_advantage(i % 2 == 0 ? 1.0 : -1.0);
       sample.set_trained(trained);
+      sample.set_compared(behaviour.has_value());
       stream->Write(part);
     }
     stream->WritesDone();
@@ -421,6 +431,32 @@ TEST_F(TrainerCheckpointProcessTest, ADamagedCheckpointIsRefusedNamingTheTensor)
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::DATA_LOSS) << refused.error_message();
   EXPECT_NE(refused.error_message().find(tensor), std::string::npos) << refused.error_message();
   EXPECT_NE(refused.error_message().find(found.checkpoint().blobs(3)), std::string::npos);
+}
+
+TEST_F(TrainerCheckpointProcessTest, AVersionThatAnotherHostHasIsPulledToBeCompared) {
+  mode_ = "f32";
+  ASSERT_TRUE(test::MakeSmallModel(folder_.path("model"), 5, Model()).ok());
+  store_.role = "leader";
+  StartStore();
+  weightstore::testing::WeightStoreProcess first, second;
+  StartHost(first, "h1");
+  StartHost(second, "h2");
+  trainer_.emplace(folder_.path("trainer"), store_.address(), first.socket_path());
+  StartTrainer();
+  tv::StartRunResponse started;
+  ASSERT_TRUE(StartRun("run", false, &started).ok());
+  for (uint64_t step = 0; step < 4; ++step) Train("run", step);
+  WaitForCheckpoint("run", 4);
+  // It moves; the versions that it made before are where they were.
+  trainer_.emplace(folder_.path("moved"), store_.address(), second.socket_path());
+  StartTrainer();
+  ASSERT_TRUE(StartRun("run", true, &started).ok());
+  ASSERT_EQ(started.version(), 4u);
+  tv::TrainStepResponse response;
+  const grpc::Status status = Step("run", 4, &response, /*behaviour=*/3);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.version(), 5u);
+  EXPECT_GT(response.tokens_compared(), 0u);
 }
 
 }  // namespace
