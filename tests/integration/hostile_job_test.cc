@@ -152,15 +152,12 @@ TEST_F(HostileJobTest, AFullDiskEndsTheDaemonWithWordsAndNothingIsLost) {
   while (write(fd, block.data(), block.size()) > 0) {
   }
   close(fd);
-  int status = 0;
-  pid_t ended = 0;
-  for (int i = 0; i < 2000 && ended == 0; ++i) {
-    ended = waitpid(pid_, &status, WNOHANG);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  ASSERT_EQ(ended, pid_) << "it goes on without a journal";
-  pid_ = 0;
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  int code = 0;
+  ASSERT_TRUE(titan::testing::Eventually([&] { return process_->Ended(&code); },
+                                         std::chrono::milliseconds(20'000)))
+      << "it goes on without a journal";
+  process_.reset();
+  EXPECT_EQ(code, 1);
   std::ifstream log(folder_ + "/log");
   const std::string text{std::istreambuf_iterator<char>(log), {}};
   EXPECT_NE(text.find("the journal cannot be written; free the disk and start again"),

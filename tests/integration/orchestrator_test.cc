@@ -73,8 +73,7 @@ TEST_F(OrchestratorProcessTest, RunsAJobTwiceWithOneJournal) {
   Watch(*second);
   EXPECT_EQ(Get(*second).state(), ov::JOB_STATE_SUCCEEDED) << Get(*second).reason();
   EXPECT_EQ(Get(*second).last_step().weights_digest(), job.last_step().weights_digest());
-  Stop(SIGTERM);
-  EXPECT_TRUE(WIFEXITED(exit_status_) && WEXITSTATUS(exit_status_) == 0);
+  EXPECT_EQ(Stop(SIGTERM), 0);
   const std::string canonical = Canonical(*first);
   EXPECT_GT(canonical.size(), 5000u);
   EXPECT_EQ(canonical, Canonical(*second));

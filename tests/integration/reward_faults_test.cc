@@ -4,13 +4,14 @@
 // reason that names the service, what it did and what to do; the orchestrator lives, the workers
 // are let go, and the next job runs. Method: titan-orchestrator and the bad service are processes
 // over real gRPC.
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "core/runtime/endpoint.h"
 #include "tests/support/orchestrator_process.h"
@@ -37,27 +38,16 @@ class RewardFaultsTest : public OrchestratorProcessTest {
     const auto endpoint = runtime::ReadEndpoint(folder_ + "/orchestrator", "orchestrator");
     ASSERT_TRUE(endpoint.ok()) << endpoint.status();
     int said[2];
-    ASSERT_EQ(pipe(said), 0);
-    judge_ = fork();
-    ASSERT_GE(judge_, 0);
-    if (judge_ == 0) {
-      dup2(said[1], 1);
-      close(said[0]);
-      const std::string program = TITAN_BINARY_DIR "/tests/nonsense_reward";
-      execl(program.c_str(), program.c_str(), endpoint->address.c_str(), mode.c_str(), nullptr);
-      _exit(127);
-    }
+    ASSERT_EQ(pipe2(said, O_CLOEXEC), 0);
+    judge_.emplace(std::vector<std::string>{TITAN_BINARY_DIR "/tests/nonsense_reward",
+                                            endpoint->address, mode},
+                   folder_ + "/judge.log", [said] { dup2(said[1], STDOUT_FILENO); });
     close(said[1]);
     char word[16];
     EXPECT_GT(read(said[0], word, sizeof(word)), 0) << mode;  // it has registered
     close(said[0]);
   }
-  void StopJudge() {
-    if (judge_ <= 0) return;
-    kill(judge_, SIGKILL);
-    waitpid(judge_, nullptr, 0);
-    judge_ = 0;
-  }
+  void StopJudge() { judge_.reset(); }
 
   JobSpec JudgedSpec() const {
     JobSpec spec = Spec();
@@ -88,14 +78,14 @@ class RewardFaultsTest : public OrchestratorProcessTest {
   // Files that the orchestrator has open, and its threads.
   size_t Count(const char* what) const {
     size_t num = 0;
-    for (const auto& entry :
-         std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/" + what)) {
+    for (const auto& entry : std::filesystem::directory_iterator(
+             "/proc/" + std::to_string(process_->pid()) + "/" + what)) {
       num += !entry.path().empty();
     }
     return num;
   }
 
-  pid_t judge_ = 0;
+  std::optional<titan::testing::ChildProcess> judge_;
 };
 
 TEST_F(RewardFaultsTest, EndTheJobWithAReasonAndLeaveNothing) {

@@ -109,6 +109,17 @@ class ChildProcess {
     if (is_child_) _exit(3);
     return ~uint64_t{0};
   }
+  // The same for short texts. "": it is gone.
+  void SendText(const std::string& text) {
+    Send(text.size());
+    (void)!write(out_, text.data(), text.size());
+  }
+  std::string ReceiveText() {
+    const uint64_t size = Receive();
+    std::string text(size == ~uint64_t{0} ? 0 : size, '\0');
+    EXPECT_EQ(read(in_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    return text;
+  }
 
  private:
   static pid_t Fork() {

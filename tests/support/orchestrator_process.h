@@ -5,13 +5,10 @@
 #ifndef TITAN_TESTS_SUPPORT_ORCHESTRATOR_PROCESS_H_
 #define TITAN_TESTS_SUPPORT_ORCHESTRATOR_PROCESS_H_
 
-#include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -19,10 +16,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -31,6 +30,7 @@
 #include "core/base/hash.h"
 #include "core/runtime/endpoint.h"
 #include "services/rpc/status_convert.h"
+#include "tests/support/child_process.h"
 #include "tests/support/tiny_model_folder.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
 #include "titan/orchestrator/v1/orchestrator.grpc.pb.h"
@@ -324,6 +324,11 @@ class OrchestratorProcessTest : public ::testing::Test {
   }
 
   void StartDaemon() {
+    int code = 0;
+    ASSERT_TRUE(TryStartDaemon(&code)) << "titan-orchestrator did not start: " << code;
+  }
+  // False: it ended instead, with this code.
+  bool TryStartDaemon(int* exit_code) {
     const std::string data = folder_ + "/orchestrator";
     std::ofstream(folder_ + "/config.json")
         << "{\"daemon\": {\"data_folder\": \"" << data << "\"}, \"weightstore_address\": \""
@@ -331,32 +336,33 @@ class OrchestratorProcessTest : public ::testing::Test {
         << "\", \"worker_timeout_ms\": 60000, \"rpc_deadline_ms\": " << rpc_deadline_ms_ << "}";
     std::filesystem::create_directories(data);
     std::filesystem::remove(runtime::EndpointPath(data, "orchestrator"));
-    pid_ = fork();
-    ASSERT_GE(pid_, 0);
-    if (pid_ == 0) {
-      const int log = open((folder_ + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      dup2(log, 2);
-      const std::string program = std::string(kBinaries) + "/titan-orchestrator";
-      const std::string config = folder_ + "/config.json";
-      execl(program.c_str(), program.c_str(), "--config", config.c_str(), nullptr);
-      _exit(127);
-    }
-    for (int i = 0; i < 1500; ++i) {
+    process_.emplace(std::vector<std::string>{std::string(kBinaries) + "/titan-orchestrator",
+                                              "--config", folder_ + "/config.json"},
+                     folder_ + "/log", before_exec_);
+    stub_.reset();
+    bool ended = false;
+    const auto started = [&] {
       const auto endpoint = runtime::ReadEndpoint(data, "orchestrator");
       if (endpoint.ok()) {
         stub_ = ov::OrchestratorService::NewStub(
             grpc::CreateChannel(endpoint->address, grpc::InsecureChannelCredentials()));
-        return;
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    FAIL() << "titan-orchestrator did not start";
+      return endpoint.ok() || (ended = process_->Ended(exit_code));
+    };
+    EXPECT_TRUE(titan::testing::Eventually(started, std::chrono::milliseconds(30'000)));
+    if (ended) process_.reset();
+    return stub_ != nullptr;
   }
-  void Stop(int signal) {
-    if (pid_ <= 0) return;
-    kill(pid_, signal);
-    waitpid(pid_, &exit_status_, 0);
-    pid_ = 0;
+  // Sends the signal and waits: the exit code, or the signal negated; 0 when it does not run.
+  int Stop(int signal) {
+    if (!process_.has_value()) return 0;
+    process_->Signal(signal);
+    return WaitForTheEnd();
+  }
+  int WaitForTheEnd() {
+    const int code = process_->Wait();
+    process_.reset();
+    return code;
   }
 
   grpc::Status Register(const std::string& id, type::v1::WorkerRole role,
@@ -482,8 +488,8 @@ class OrchestratorProcessTest : public ::testing::Test {
   std::unique_ptr<Listener> generator_listeners_[2] = {std::make_unique<Listener>(&generators_[0]),
                                                        std::make_unique<Listener>(&generators_[1])};
   std::unique_ptr<ov::OrchestratorService::Stub> stub_;
-  pid_t pid_ = 0;
-  int exit_status_ = 0;
+  std::function<void()> before_exec_;  // of the next StartDaemon, in the child
+  std::optional<titan::testing::ChildProcess> process_;
 };
 
 }  // namespace titan::test

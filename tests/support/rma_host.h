@@ -6,10 +6,8 @@
 #define TITAN_TESTS_SUPPORT_RMA_HOST_H_
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -18,6 +16,7 @@
 #include <string>
 
 #include "core/transport/rma.h"
+#include "tests/support/child_process.h"
 #include "weightstore/client/slot_header.h"
 
 namespace titan::testing {
@@ -81,108 +80,64 @@ struct MemoryFile {
 // {version, 7}. At `NextVersion` it raises the grant before the first byte changes.
 class RmaHost {
  public:
-  RmaHost() {
-    EXPECT_EQ(pipe(to_host_), 0);
-    EXPECT_EQ(pipe(from_host_), 0);
-    pid_ = fork();
-    if (pid_ == 0) Serve();
-    close(to_host_[0]);
-    close(from_host_[1]);
-    address = ReceiveString();
+  RmaHost() : process_(Serve) {
+    address = process_.ReceiveText();
+    EXPECT_NE(address, "") << "the host process did not start";
     bytes = ReceiveKey();
     header = ReceiveKey();
   }
-  ~RmaHost() {
-    Kill();
-    close(to_host_[1]);
-    close(from_host_[0]);
-  }
-  RmaHost(const RmaHost&) = delete;
-  RmaHost& operator=(const RmaHost&) = delete;
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-  void Stop() {
-    kill(pid_, SIGSTOP);
-    int status = 0;
-    waitpid(pid_, &status, WUNTRACED);
-  }
-  void Continue() { kill(pid_, SIGCONT); }
+  void Kill() { process_.Kill(); }
+  void Stop() { process_.Stop(); }
+  void Continue() { process_.Continue(); }
   // Begins to write it; NextVersionIsWritten waits for the last byte.
-  void NextVersion() { ASSERT_EQ(write(to_host_[1], "n", 1), 1); }
-  void NextVersionIsWritten() {
-    char answer = 0;
-    ASSERT_EQ(read(from_host_[0], &answer, 1), 1);
-  }
+  void NextVersion() { process_.Send(1); }
+  void NextVersionIsWritten() { ASSERT_EQ(process_.Receive(), 1u); }
 
   std::string address;
   RmaWindowKey bytes;
   RmaWindowKey header;
 
  private:
-  [[noreturn]] void Serve() {
-    {
-      auto domain = RmaDomain::Open(RmaTestLane());
-      if (!domain.ok()) _exit(2);
-      const MemoryFile slot(kRmaSlotBytes), header_page(kSlotHeaderBytes);
-      auto own_bytes = (*domain)->Share(slot.fd, slot.map, nullptr);
-      auto own_header = (*domain)->Share(header_page.fd, header_page.map, nullptr);
-      if (!own_bytes.ok() || !own_header.ok()) _exit(3);
-      SlotHeaderPage page(header_page.map.data());
-      SlotHeaderFields fields{.slot_id = 7, .version = 0, .grant = 1, .digest = {0, 7}};
-      FillRmaSlot(slot.map, 0);
+  static void Serve(ChildProcess& test) {
+    auto domain = RmaDomain::Open(RmaTestLane());
+    if (!domain.ok()) _exit(2);
+    const MemoryFile slot(kRmaSlotBytes), header_page(kSlotHeaderBytes);
+    auto own_bytes = (*domain)->Share(slot.fd, slot.map, nullptr);
+    auto own_header = (*domain)->Share(header_page.fd, header_page.map, nullptr);
+    if (!own_bytes.ok() || !own_header.ok()) _exit(3);
+    SlotHeaderPage page(header_page.map.data());
+    SlotHeaderFields fields{.slot_id = 7, .version = 0, .grant = 1, .digest = {0, 7}};
+    FillRmaSlot(slot.map, 0);
+    page.Write(fields);
+    test.SendText((*domain)->address());
+    SendKey(test, own_bytes->key());
+    SendKey(test, own_header->key());
+    for (;;) {
+      const uint64_t next = test.Receive();
+      ++fields.version;
+      ++fields.grant;
+      fields.digest.low = fields.version;
       page.Write(fields);
-      SendString((*domain)->address());
-      SendKey(own_bytes->key());
-      SendKey(own_header->key());
-      char what = 0;
-      while (read(to_host_[0], &what, 1) == 1) {
-        ++fields.version;
-        ++fields.grant;
-        fields.digest.low = fields.version;
-        page.Write(fields);
-        FillRmaSlot(slot.map, fields.version);
-        (void)!write(from_host_[1], &what, 1);
-      }
+      FillRmaSlot(slot.map, fields.version);
+      test.Send(next);
     }
-    _exit(0);
   }
-  void SendString(const std::string& text) {
-    const uint64_t size = text.size();
-    (void)!write(from_host_[1], &size, sizeof(size));
-    (void)!write(from_host_[1], text.data(), size);
-  }
-  void SendKey(const RmaWindowKey& key) {
-    (void)!write(from_host_[1], &key.address, 8);
-    (void)!write(from_host_[1], &key.bytes, 8);
-    SendString(key.key);
-    SendString(key.file);
-  }
-  uint64_t ReceiveNumber() {
-    uint64_t number = 0;
-    EXPECT_EQ(read(from_host_[0], &number, 8), 8) << "the host process did not start";
-    return number;
-  }
-  std::string ReceiveString() {
-    std::string text(ReceiveNumber(), '\0');
-    EXPECT_EQ(read(from_host_[0], text.data(), text.size()), static_cast<ssize_t>(text.size()));
-    return text;
+  static void SendKey(ChildProcess& test, const RmaWindowKey& key) {
+    test.Send(key.address);
+    test.Send(key.bytes);
+    test.SendText(key.key);
+    test.SendText(key.file);
   }
   RmaWindowKey ReceiveKey() {
     RmaWindowKey key;
-    key.address = ReceiveNumber();
-    key.bytes = ReceiveNumber();
-    key.key = ReceiveString();
-    key.file = ReceiveString();
+    key.address = process_.Receive();
+    key.bytes = process_.Receive();
+    key.key = process_.ReceiveText();
+    key.file = process_.ReceiveText();
     return key;
   }
 
-  int to_host_[2];
-  int from_host_[2];
-  pid_t pid_ = 0;
+  ChildProcess process_;
 };
 
 }  // namespace titan::testing

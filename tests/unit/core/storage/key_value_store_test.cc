@@ -6,8 +6,6 @@
 #include "core/storage/key_value_store.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -17,6 +15,7 @@
 
 #include "core/storage/memory_store.h"
 #include "core/storage/rocksdb_store.h"
+#include "tests/support/child_process.h"
 
 namespace titan::storage {
 namespace {
@@ -95,28 +94,18 @@ void Compare(const KeyValueStore& store, const Map& model, std::mt19937& random)
 // The first test: it forks while the process has one thread, as ThreadSanitizer wants.
 TEST(KeyValueStoreTest, WhatWasAcknowledgedSurvivesSigkill) {
   TemporaryFolder folder;
-  int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  titan::testing::ChildProcess child([&](titan::testing::ChildProcess& test) {
     auto store = OpenRocksDbStore(folder.path() + "/db");
     if (!store.ok()) _exit(1);
     WriteBatch batch;
     batch.Put("version/1", "digest");
     batch.Put("version/2", "other");
     if (!(*store)->Write(batch, Durability::kSynced).ok()) _exit(1);
-    (void)!write(ready[1], "x", 1);
-    pause();
-    _exit(0);
-  }
-  char byte;
-  close(ready[1]);
-  ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  close(ready[0]);
-  kill(child, SIGKILL);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFSIGNALED(status));
+    test.Send(1);
+    test.Receive();
+  });
+  ASSERT_EQ(child.Receive(), 1u);
+  child.Kill();
   auto store = OpenRocksDbStore(folder.path() + "/db");
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ(Contents(**store, "version/"), (Map{{"version/1", "digest"}, {"version/2", "other"}}));
