@@ -7,9 +7,7 @@
 // The first byte of an input names the method (--method NAME pins it), the rest is the request; a
 // request stream is a list of messages, each behind its length in two bytes.
 #include <google/protobuf/message.h>
-#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/grpcpp.h>
-#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -36,7 +34,7 @@
 #include "core/runtime/address.h"
 #include "core/runtime/log.h"
 #include "services/orchestrator/daemon.h"
-#include "tests/fuzz/message_mutator.h"
+#include "tests/fuzz/methods.h"
 #include "tests/fuzz/scratch_folder.h"
 #include "tests/fuzz/told_error.h"
 #include "tests/support/tiny_model_folder.h"
@@ -48,7 +46,6 @@ using namespace titan::orchestrator;  // NOLINT
 namespace {
 
 namespace asio = titan::rpc::asio;
-using google::protobuf::Message;
 
 [[noreturn]] void Refuse(const std::string& what) {
   std::fprintf(stderr, "orchestrator_rpc_fuzz: %s\n", what.c_str());
@@ -296,15 +293,9 @@ void Upload(const uint8_t* data, size_t size) {
   if (response.ok() && !response->existed()) ++state_changes;
 }
 
-struct Method {
-  const char* name;
-  const Message* prototype;
-  std::function<void(const uint8_t*, size_t)> run;
-};
-
-const std::vector<Method>& Methods() {
+fuzz::Methods& Methods() {
   using D = OrchestratorDaemon;
-  static const std::vector<Method> methods = {
+  static fuzz::Methods methods({
       {"SubmitJob", &v1::SubmitJobRequest::default_instance(), Submit},
       {"GetJob", &v1::GetJobRequest::default_instance(),
        [](const uint8_t* d, size_t n) { Unary(d, n, "GetJob", &D::GetJob); }},
@@ -368,11 +359,9 @@ const std::vector<Method>& Methods() {
            Expect(host->Run<StatusOr<v1::ListDataResponse>>(host->daemon->ListData()), "ListData");
          }
        }},
-  };
+  });
   return methods;
 }
-
-std::optional<size_t> pinned;
 
 // What requests refer to: two jobs that wait for workers, one that was cancelled.
 void Populate() {
@@ -429,30 +418,18 @@ const char* const kWords[] = {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  mallopt(M_ARENA_MAX, 2);                   // the driver limits the address space
-  google::protobuf::SetLogHandler(nullptr);  // bytes that do not decode are no news
-  for (int i = 1; i + 1 < *argc; ++i) {
-    if (std::strcmp((*argv)[i], "--method") != 0) continue;
-    for (size_t k = 0; k < Methods().size(); ++k) {
-      if (std::strcmp(Methods()[k].name, (*argv)[i + 1]) == 0) pinned = k;
-    }
-    if (!pinned.has_value()) Refuse("no such method");
-  }
+  Methods().Initialize(*argc, *argv);
   return 0;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   EnsureHost();
-  // A seed of another method is still bytes that decode to something.
-  Methods()[pinned.value_or(data[0] % Methods().size())].run(data + 1, size - 1);
+  Methods().Run(data, size);
   return 0;
 }
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
-  if (size == 0) return 0;
-  const Method& method = Methods()[pinned.value_or(data[0] % Methods().size())];
-  if (method.prototype == nullptr) return size;
-  return 1 + fuzz::MutateBytes(*method.prototype, data + 1, size - 1, max_size - 1, seed, kWords);
+  return Methods().Mutate(data, size, max_size, seed, kWords);
 }

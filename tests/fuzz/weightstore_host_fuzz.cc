@@ -6,8 +6,6 @@
 //
 // The first byte of an input names the method (--method NAME pins it), the rest is the message.
 #include <google/protobuf/message.h>
-#include <google/protobuf/stubs/logging.h>
-#include <malloc.h>
 
 #include <atomic>
 #include <cstdint>
@@ -16,7 +14,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +26,7 @@
 #include "services/weightstore/host_messages.h"
 #include "services/weightstore/host_questions.h"
 #include "services/weightstore/host_service.h"
-#include "tests/fuzz/message_mutator.h"
+#include "tests/fuzz/methods.h"
 #include "tests/fuzz/told_error.h"
 #include "tests/support/weightstore.h"
 #include "weightstore/client/weights_digest.h"
@@ -41,7 +38,6 @@ using namespace titan::weightstore;  // NOLINT
 namespace {
 
 namespace asio = titan::rpc::asio;
-using google::protobuf::Message;
 using weightstore::testing::Fill;
 using weightstore::testing::SmallManifest;
 
@@ -326,27 +322,21 @@ Side& Fresh() {
   return *side;
 }
 
-struct Method {
-  const char* name;
-  const Message* prototype;
-  std::function<void(const uint8_t*, size_t)> run;
-};
-
 template <typename Request>
-Method Taking(const char* name, const std::function<void(const Request&)>& take) {
+fuzz::Method Taking(const char* name, const std::function<void(const Request&)>& take) {
   return {name, &Request::default_instance(), [take](const uint8_t* data, size_t size) {
             Request request;
             if (request.ParseFromArray(data, static_cast<int>(size))) take(request);
           }};
 }
 
-const std::vector<Method>& Methods() {
-  static const std::vector<Method> methods = {
+fuzz::Methods& Methods() {
+  static fuzz::Methods methods({
       Taking<v1::AttachRequest>("Attach", [](const auto& m) { Fresh<LeaderSide>().Attach(m); }),
       Taking<v1::ReportRequest>("Report", [](const auto& m) { Fresh<LeaderSide>().Report(m); }),
       Taking<v1::AttachResponse>("Command", [](const auto& m) { Fresh<HostSide>().Take(m); }),
       Taking<v1::ReportRequest>("Answer", [](const auto& m) { Fresh<AnswerSide>().Take(m); }),
-  };
+  });
   return methods;
 }
 
@@ -367,33 +357,21 @@ const char* const kWords[] = {"",
                               "00000000000000000000000000000000",
                               "ffffffffffffffffffffffffffffffff"};
 
-std::optional<size_t> pinned;
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  mallopt(M_ARENA_MAX, 2);                   // the driver limits the address space
-  google::protobuf::SetLogHandler(nullptr);  // bytes that do not decode are no news
+  Methods().Initialize(*argc, *argv);
   runtime::InitLog({.level = runtime::LogLevel::kError});
-  for (int i = 1; i + 1 < *argc; ++i) {
-    if (std::strcmp((*argv)[i], "--method") != 0) continue;
-    for (size_t k = 0; k < Methods().size(); ++k) {
-      if (std::strcmp(Methods()[k].name, (*argv)[i + 1]) == 0) pinned = k;
-    }
-    if (!pinned.has_value()) Refuse("no such method");
-  }
   return 0;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  Methods()[pinned.value_or(data[0] % Methods().size())].run(data + 1, size - 1);
+  Methods().Run(data, size);
   return 0;
 }
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
-  if (size == 0) return 0;
-  const Method& method = Methods()[pinned.value_or(data[0] % Methods().size())];
-  return 1 + fuzz::MutateBytes(*method.prototype, data + 1, size - 1, max_size - 1, seed, kWords);
+  return Methods().Mutate(data, size, max_size, seed, kWords);
 }

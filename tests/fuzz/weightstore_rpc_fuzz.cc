@@ -7,8 +7,6 @@
 // The first byte of an input names the method (--method NAME pins it), the rest is the request; a
 // request stream is a list of messages, each behind its length in two bytes.
 #include <google/protobuf/message.h>
-#include <google/protobuf/stubs/logging.h>
-#include <malloc.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -31,7 +29,7 @@
 #include "core/runtime/log.h"
 #include "core/storage/memory_store.h"
 #include "services/weightstore/weightstore_service.h"
-#include "tests/fuzz/message_mutator.h"
+#include "tests/fuzz/methods.h"
 #include "tests/fuzz/scratch_folder.h"
 #include "tests/fuzz/told_error.h"
 #include "tests/support/weightstore.h"
@@ -43,7 +41,6 @@ using namespace titan::weightstore;  // NOLINT
 namespace {
 
 namespace asio = titan::rpc::asio;
-using google::protobuf::Message;
 using weightstore::testing::Fill;
 using weightstore::testing::SmallManifest;
 
@@ -202,14 +199,8 @@ bool Parse(const uint8_t* data, size_t size, Request* request) {
   return request->ParseFromArray(data, static_cast<int>(size));
 }
 
-struct Method {
-  const char* name;
-  const Message* prototype;
-  std::function<void(const uint8_t*, size_t)> run;
-};
-
 template <typename Request>
-Method Unary(const char* name) {
+fuzz::Method Unary(const char* name) {
   return {name, &Request::default_instance(), [name](const uint8_t* data, size_t size) {
             Request request;
             if (!Parse(data, size, &request)) return;
@@ -277,9 +268,9 @@ void RequestStream(const uint8_t* data, size_t size, const char* method,
   Expect(host->Run<StatusOr<Response>>((host->service().*handler)(stream)), method);
 }
 
-const std::vector<Method>& Methods() {
+fuzz::Methods& Methods() {
   using S = WeightStoreGrpcService;
-  static const std::vector<Method> methods = {
+  static fuzz::Methods methods({
       Unary<v1::RegisterTrainerRequest>("RegisterTrainer"),
       {"BeginVersion", &v1::BeginVersionRequest::default_instance(), Begin},
       Unary<v1::PutDoneRequest>("PutDone"),
@@ -306,7 +297,7 @@ const std::vector<Method>& Methods() {
          RequestStream(d, n, "PutCheckpoint", &S::DoPutCheckpoint);
        }},
       Unary<v1::GetCheckpointRequest>("GetCheckpoint"),
-  };
+  });
   return methods;
 }
 
@@ -330,22 +321,12 @@ const char* const kWords[] = {"",
                               "ffffffffffffffffffffffffffffffff",
                               "evaluation copy"};
 
-std::optional<size_t> pinned;
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  mallopt(M_ARENA_MAX, 2);                   // the driver limits the address space
-  google::protobuf::SetLogHandler(nullptr);  // bytes that do not decode are no news
-  (void)Blobs();                             // before there are threads
+  Methods().Initialize(*argc, *argv);
+  (void)Blobs();  // before there are threads
   runtime::InitLog({.level = runtime::LogLevel::kError});
-  for (int i = 1; i + 1 < *argc; ++i) {
-    if (std::strcmp((*argv)[i], "--method") != 0) continue;
-    for (size_t k = 0; k < Methods().size(); ++k) {
-      if (std::strcmp(Methods()[k].name, (*argv)[i + 1]) == 0) pinned = k;
-    }
-    if (!pinned.has_value()) Refuse("no such method");
-  }
   return 0;
 }
 
@@ -355,15 +336,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     delete host;
     host = new WholeStore;
   }
-  // A seed of another method is still bytes that decode to something.
-  Methods()[pinned.value_or(data[0] % Methods().size())].run(data + 1, size - 1);
+  Methods().Run(data, size);
   return 0;
 }
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
                                           unsigned int seed) {
-  if (size == 0) return 0;
-  const Method& method = Methods()[pinned.value_or(data[0] % Methods().size())];
-  if (method.prototype == nullptr) return size;
-  return 1 + fuzz::MutateBytes(*method.prototype, data + 1, size - 1, max_size - 1, seed, kWords);
+  return Methods().Mutate(data, size, max_size, seed, kWords);
 }
