@@ -40,11 +40,16 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
   info.set_rows(dataset.rows.size());
   info.set_stored_unix_ms(unix_ms);
   TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(folder_));
-  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(path + ".jsonl", bytes));
-  // The description comes last: what it describes is there.
-  TITAN_RETURN_IF_ERROR(runtime::WriteFileAtomically(
-      path + ".json", rpc::ToJsonText(info, /*all_fields=*/false) + "\n"));
-  return info;
+  Status written = runtime::WriteFileAtomically(path + ".jsonl", bytes);
+  if (written.ok()) {  // the description comes last: what it describes is there
+    written = runtime::WriteFileAtomically(path + ".json",
+                                           rpc::ToJsonText(info, /*all_fields=*/false) + "\n");
+  }
+  if (written.ok()) return info;
+  // What could not be synced must not be found by who tries again.
+  std::filesystem::remove(path + ".json", error);
+  std::filesystem::remove(path + ".jsonl", error);
+  return written;
 }
 
 StatusOr<std::string> DataFiles::Read(const std::string& id) const {

@@ -12,6 +12,9 @@ titan_test(orchestrator_process_test LABEL integration TIMEOUT 180
   SOURCES integration/orchestrator_test.cc integration/hostile_job_test.cc
   USES services/rpc core/runtime core/base LIBS titan_proto_rpc
   DEPENDS titan-orchestrator titan-journal titan-reward)
+titan_test(orchestrator_sync_test LABEL integration TIMEOUT 300
+  SOURCES integration/orchestrator_sync_test.cc
+  USES services/rpc core/runtime core/base LIBS titan_proto_rpc DEPENDS titan-orchestrator titan-journal)
 # A reward service that misbehaves, as a process.
 add_executable(nonsense_reward integration/nonsense_reward.cc)
 set_target_properties(nonsense_reward PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
