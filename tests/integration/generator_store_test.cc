@@ -3,7 +3,8 @@
 // Goal: a generator that maps its weights goes on over a weight store that is killed, without a
 // reload and with the same tokens, and the store has the version again; what another host has made
 // again meanwhile it keeps and asks for no more; one whose cache does not fit into memory says so
-// with the numbers and lives on. Method: titan-generator and titan-weightstore, the real programs;
+// with the numbers and lives on; one that pulls finds a bit that turns on the way, raises its alarm
+// and asks again. Method: titan-generator and titan-weightstore, the real programs;
 // this process is the trainer and the orchestrator.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -12,11 +13,15 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "core/runtime/address.h"
+#include "tests/support/flipping_proxy.h"
+#include "tests/support/metric.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/small_run.h"
 #include "tests/support/weightstore_daemon.h"
@@ -32,14 +37,19 @@ constexpr std::chrono::milliseconds kPatience{titan::testing::Rounds(30'000, 120
 
 class GeneratorStoreTest : public ::testing::Test {
  protected:
-  // On the host whose socket that is.
+  // A map: on the host whose socket that is.
   void StartGenerator(const std::string& socket_path, uint64_t kv_cache_bytes = 1 << 20) {
+    StartGenerator(store_.address(), R"(, "weightstore_socket": ")" + socket_path + "\"",
+                   kv_cache_bytes);
+  }
+  void StartGenerator(const std::string& store_address, const std::string& more_config,
+                      uint64_t kv_cache_bytes) {
     std::filesystem::create_directory(folder());
     std::ofstream(folder() + "/config.json")
         << R"({"daemon": {"worker_id": "generator-0", "data_folder": ")" << folder()
         << R"("}, "kernels": {"threads": 1}, "orchestrator_address": "127.0.0.1:1")"
-        << R"(, "weightstore_address": ")" << store_.address() << R"(", "weightstore_socket": ")"
-        << socket_path << R"(", "kv_cache_bytes": )" << kv_cache_bytes << "}";
+        << R"(, "weightstore_address": ")" << store_address << R"(", "kv_cache_bytes": )"
+        << kv_cache_bytes << more_config << "}";
     generator_.emplace(
         std::vector<std::string>{std::string(TITAN_BINARY_DIR) + "/bin/titan-generator", "--config",
                                  folder() + "/config.json"},
@@ -242,6 +252,72 @@ TEST_F(GeneratorStoreTest, AVersionThatAnotherHostMadeAgainIsKeptAndAskedForOnce
   EXPECT_TRUE(Eventually([&] { return IsHeld(0); }, kPatience)) << Log();
   EXPECT_EQ(Generate(0), tokens);
   EXPECT_EQ(Said("version_loaded"), 1u);
+}
+
+// The store, but that its data plane is said to be where a bit of what it sends is turned.
+class FlippingStore final : public wv1::WeightStoreService::Service {
+ public:
+  explicit FlippingStore(wv1::WeightStoreService::Stub& store) : store_(store) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FlippingStore() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  grpc::Status AcquireLease(grpc::ServerContext*, const wv1::AcquireLeaseRequest* request,
+                            wv1::AcquireLeaseResponse* response) override {
+    grpc::ClientContext context;
+    const grpc::Status status = store_.AcquireLease(&context, *request, response);
+    if (!status.ok() || response->data_plane_address().empty()) return status;
+    const auto real = runtime::ParseHostPort(response->data_plane_address());
+    const std::lock_guard lock(mutex_);
+    if (proxy_ == nullptr) {
+      const std::vector<uint64_t> flips = {20'000};
+      proxy_ = std::make_unique<weightstore::lanes::testing::FlippingProxy>(
+          real->port, flips, std::vector<uint64_t>());
+    }
+    response->set_data_plane_address(proxy_->address());
+    return status;
+  }
+  grpc::Status ReleaseLease(grpc::ServerContext*, const wv1::ReleaseLeaseRequest* request,
+                            wv1::ReleaseLeaseResponse* response) override {
+    grpc::ClientContext context;
+    return store_.ReleaseLease(&context, *request, response);
+  }
+
+ private:
+  wv1::WeightStoreService::Stub& store_;
+  int port_ = 0;
+  std::mutex mutex_;  // guards proxy_
+  std::unique_ptr<weightstore::lanes::testing::FlippingProxy> proxy_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(GeneratorStoreTest, ABitThatTurnsOnTheWayRaisesTheAlarmAndIsAskedForAgain) {
+  store_.more_config = R"(, "data_plane_address": "127.0.0.1:0")";
+  StartStore();
+  const auto run = Train(store_.socket_path(), 2);
+  FlippingStore on_the_way(*store_stub_);
+  StartGenerator(on_the_way.address(), "", 1 << 20);
+  const auto corrupt = [this] {
+    return titan::testing::MetricOf(folder(), "generator-0", "titan_generator_pull_corrupt_total");
+  };
+  EXPECT_EQ(corrupt(), 0);
+  const grpc::Status loaded = Load(0);
+  ASSERT_TRUE(loaded.ok()) << loaded.error_message() << Log();
+  EXPECT_EQ(corrupt(), 1);
+  EXPECT_NE(Log().find("pull_corrupt"), std::string::npos);
+  ASSERT_TRUE(Load(1).ok()) << Log();
+  EXPECT_EQ(corrupt(), 1);
+  const std::vector<int32_t> pulled = Generate(0);
+
+  // The bits are those of a map.
+  generator_.reset();
+  StartGenerator(store_.socket_path());
+  ASSERT_TRUE(Load(0).ok()) << Log();
+  EXPECT_EQ(Generate(0), pulled);
 }
 
 }  // namespace
