@@ -413,6 +413,9 @@ TEST_F(TrainerCheckpointProcessTest, ADamagedCheckpointIsRefusedNamingTheTensor)
   ASSERT_TRUE(StartRun("run", false, &started).ok());
   for (uint64_t step = 0; step < 2; ++step) Train("run", step);
   WaitForCheckpoint("run", 2);
+  // The store also keeps the version, from the slot: before that it would write the blob again.
+  EXPECT_TRUE(Eventually([this] { return store_.log().find("version_kept") != std::string::npos; }))
+      << store_.log();
   grpc::ClientContext context;
   wv::GetCheckpointRequest get;
   get.set_run_id("run");
