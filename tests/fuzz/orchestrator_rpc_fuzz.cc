@@ -261,9 +261,14 @@ void Register(const uint8_t* data, size_t size) {
                                               ? address->host + ":1"
                                               : "[" + address->host + "]:1");
   }
-  const auto response = host->daemon->RegisterWorker(request);
-  Expect(response, "RegisterWorker");
-  if (response.ok()) ++state_changes;
+  // Answers at once, or when it has looked for another process at that one's address.
+  const auto response = std::make_shared<std::optional<StatusOr<v1::RegisterWorkerResponse>>>();
+  host->daemon->RegisterWorker(request, [response](StatusOr<v1::RegisterWorkerResponse> reply) {
+    *response = std::move(reply);
+  });
+  while (!response->has_value()) host->io.run_one_for(std::chrono::milliseconds(2));
+  Expect(**response, "RegisterWorker");
+  if ((*response)->ok()) ++state_changes;
 }
 
 void Upload(const uint8_t* data, size_t size) {
