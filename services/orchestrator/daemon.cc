@@ -68,6 +68,7 @@ StatusOr<std::unique_ptr<OrchestratorDaemon>> OrchestratorDaemon::Create(
   TITAN_ASSIGN_OR_RETURN(auto jobs, journal->ReadJobs());
   std::unique_ptr<OrchestratorDaemon> daemon(
       new OrchestratorDaemon(config, context, std::move(journal)));
+  TITAN_RETURN_IF_ERROR(daemon->data_files_.MakeFolder());
   TITAN_ASSIGN_OR_RETURN(daemon->models_, weightstore::GrpcLeader::Create(
                                               context.client, config.weightstore_address()));
   TITAN_ASSIGN_OR_RETURN(daemon->weight_store_,

@@ -20,6 +20,11 @@ std::string DataIdOf(const std::string& bytes) {
   return ToHex(Hash128Of(bytes.data(), bytes.size(), 0));
 }
 
+Status DataFiles::MakeFolder() const {
+  TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(folder_));
+  return SyncFolder(std::filesystem::path(folder_).parent_path().string());
+}
+
 StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::string& bytes,
                                         int64_t unix_ms, bool* existed) const {
   TITAN_ASSIGN_OR_RETURN(const Dataset dataset, ParseDataset(bytes, name));
@@ -27,9 +32,16 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
   v1::DataInfo info;
   info.set_id(DataIdOf(bytes));
   const std::string path = folder_ + "/" + info.id();
+  const std::lock_guard lock(storing_);
   std::error_code error;
-  // What is damaged or half gone is written anew.
-  *existed = std::filesystem::exists(path + ".json", error) && Read(info.id()).ok();
+  *existed = std::filesystem::exists(path + ".json", error);
+  if (*existed) {
+    const Status stored = Read(info.id()).status();
+    *existed = stored.ok();
+    const bool half_gone =
+        stored.code() == StatusCode::kNotFound || stored.code() == StatusCode::kDataLoss;
+    if (!stored.ok() && !half_gone) return stored;
+  }
   if (*existed) {
     rpc::ConfigOrigins ignored;
     TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(path + ".json", &info, &ignored));
@@ -39,7 +51,6 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
   info.set_num_bytes(bytes.size());
   info.set_rows(dataset.rows.size());
   info.set_stored_unix_ms(unix_ms);
-  TITAN_RETURN_IF_ERROR(runtime::MakeWritableFolder(folder_));
   Status written = runtime::WriteFileAtomically(path + ".jsonl", bytes);
   if (written.ok()) {  // the description comes last: what it describes is there
     written = runtime::WriteFileAtomically(path + ".json",

@@ -7,6 +7,7 @@
 #define TITAN_SERVICES_ORCHESTRATOR_DATA_FILES_H_
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,16 @@ namespace titan::orchestrator {
 
 class DataFiles {
  public:
-  // The folder is made with the first file.
   explicit DataFiles(std::string folder) : folder_(std::move(folder)) {}
 
+  // Before the first file is stored: so that power loss does not take the folder with what is in
+  // it.
+  Status MakeFolder() const;
+
   // Checks every row and stores the bytes. InvalidArgument: "<name>:<line>: <field>: ..." of the
-  // first row that cannot be used, or no row at all; ResourceExhausted: the disk is full.
-  // `existed`: the same bytes were there before.
+  // first row that cannot be used, or no row at all; ResourceExhausted: the disk is full; the
+  // system's reason where what is there cannot be read. `existed`: the same bytes were there
+  // before; what is damaged is written anew.
   StatusOr<v1::DataInfo> Store(const std::string& name, const std::string& bytes, int64_t unix_ms,
                                bool* existed) const;
   // The bytes. NotFound names the id; DataLoss: they are not what was stored.
@@ -32,6 +37,7 @@ class DataFiles {
 
  private:
   const std::string folder_;
+  mutable std::mutex storing_;
 };
 
 // The id of bytes.

@@ -3,9 +3,11 @@
 // an uploaded file is found by its content, whole, and bad rows are refused by line and field.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "core/base/hash.h"
 #include "services/orchestrator/data_files.h"
@@ -117,6 +119,7 @@ class DataFilesTest : public ::testing::Test {
 
 TEST_F(DataFilesTest, TheSameBytesHaveOneIdAndAreReadBack) {
   const DataFiles files(folder_ + "/data");
+  ASSERT_TRUE(files.MakeFolder().ok());
   EXPECT_TRUE(files.List()->empty());
   const std::string rows = "{\"id\": 1, \"prompt\": \"a\"}\n{\"id\": 2, \"prompt\": \"b\"}\n";
   bool existed = true;
@@ -138,15 +141,51 @@ TEST_F(DataFilesTest, TheSameBytesHaveOneIdAndAreReadBack) {
   EXPECT_EQ(*files.Read(stored->id()), rows);
 }
 
+TEST_F(DataFilesTest, TwoWhoStoreTheSameBytesAtOnceBothHaveThem) {
+  const DataFiles files(folder_ + "/data");
+  ASSERT_TRUE(files.MakeFolder().ok());
+  for (int round = 0; round < 50; ++round) {
+    const std::string rows = "{\"id\": " + std::to_string(round) + ", \"prompt\": \"a\"}\n";
+    const auto store = [&] {
+      bool existed = false;
+      const auto stored = files.Store("rows", rows, 0, &existed);
+      EXPECT_TRUE(stored.ok()) << stored.status();
+    };
+    std::thread other(store);
+    store();
+    other.join();
+    EXPECT_EQ(*files.Read(DataIdOf(rows)), rows);
+  }
+}
+
+TEST_F(DataFilesTest, WhatCannotBeReadAtTheMomentStaysThere) {
+  const DataFiles files(folder_ + "/data");
+  ASSERT_TRUE(files.MakeFolder().ok());
+  const std::string rows = "{\"id\": 1, \"prompt\": \"a\"}\n";
+  bool existed = false;
+  ASSERT_TRUE(files.Store("rows", rows, 0, &existed).ok());
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {0, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);  // no new descriptors
+  const Status refused = files.Store("rows", rows, 0, &existed).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_NE(MessageOf(refused).find("Too many open files"), std::string::npos) << refused;
+  EXPECT_EQ(*files.Read(DataIdOf(rows)), rows);
+  ASSERT_TRUE(files.Store("rows", rows, 0, &existed).ok());
+  EXPECT_TRUE(existed);
+}
+
 TEST_F(DataFilesTest, BadRowsAreNamedAndNothingIsStored) {
   const DataFiles files(folder_ + "/data");
+  ASSERT_TRUE(files.MakeFolder().ok());
   bool existed = false;
   const auto bad =
       files.Store("r.jsonl", "{\"id\": 1, \"prompt\": \"a\"}\n{\"id\": 2}\n", 0, &existed);
   EXPECT_EQ(bad.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(MessageOf(bad.status()).find("r.jsonl:2: prompt"), std::string::npos) << bad.status();
   EXPECT_EQ(files.Store("e", "\n\n", 0, &existed).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_FALSE(std::filesystem::exists(folder_ + "/data"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/data"));
   EXPECT_EQ(files.Read(std::string(32, '0')).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(files.Read("../../etc/passwd").status().code(), StatusCode::kInvalidArgument);
 }
