@@ -7,7 +7,7 @@
 //
 // The disk is as bad as can be: bytes that no sync covered are lost, and each folder has the names
 // that it had when it was synced last; what a failed sync was to cover is lost although a later
-// sync of the same file or folder succeeds. Only the making of folders is not undone.
+// sync of the same file or folder succeeds.
 #ifndef TITAN_TESTS_SUPPORT_SYNC_FAULTS_H_
 #define TITAN_TESTS_SUPPORT_SYNC_FAULTS_H_
 

@@ -114,6 +114,17 @@ class WeightStoreProcess {
         runtime::GetHealth(endpoint->health_address, "/readyz", std::chrono::milliseconds(5'000));
     return answer.ok() && answer->http_status == 200;
   }
+  // Waits for it; false: it ended instead, or is not ready for a minute.
+  bool GetsReady() {
+    bool ended = false;
+    return titan::testing::Eventually(
+               [&] {
+                 ended = process_->Ended(&exit_code_);
+                 return ended || IsReady();
+               },
+               std::chrono::milliseconds(60'000)) &&
+           !ended;
+  }
   titan::testing::ChildProcess& process() { return *process_; }
 
   const std::string& folder() const { return folder_; }
