@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <future>
-#include <thread>
+#include <mutex>
 #include <utility>
 
 #include "core/base/check.h"
@@ -35,12 +36,23 @@ constexpr std::chrono::milliseconds kRingWait{60'000};
 constexpr std::chrono::milliseconds kAcquirePatience{10'000};
 constexpr std::chrono::milliseconds kAcquireRetry{100};
 
-std::unique_ptr<weightstore::lanes::Puller> MakePuller(int threads) {
+std::unique_ptr<weightstore::lanes::Puller> MakePuller(int threads, const TrainJob::Options& job) {
   weightstore::lanes::PullerOptions options;
   options.hash_threads = threads;
+  options.keeps_spare = false;  // no plan of memory has room for one beside a step
+  options.report = job.on_pull;
+  options.memory = job.on_pull_memory;
   auto puller = weightstore::lanes::Puller::Create(std::move(options));
   TITAN_CHECK(puller.ok());
   return *std::move(puller);
+}
+
+// Whether the version may be had by another lease, or of a host that is back by then.
+bool MayComeLater(const Status& status) {
+  const StatusCode code = status.code();
+  return code == StatusCode::kAborted || code == StatusCode::kDeadlineExceeded ||
+         (code == StatusCode::kUnavailable &&
+          weightstore::ReasonOf(status) != weightstore::kVersionLost);
 }
 
 }  // namespace
@@ -103,18 +115,26 @@ TrainJob::TrainJob(const Store& store, kernels::Pool& pool, const Clock& clock, 
       pool_(pool),
       clock_(clock),
       options_(std::move(options)),
-      puller_(MakePuller(pool.size())),
+      puller_(MakePuller(pool.size(), options_)),
       subscriber_(store.leader, options_.config.weightstore_socket(), *puller_,
                   options_.config.daemon().worker_id()) {}
 
+void TrainJob::Cancel() {
+  stop_.request_stop();
+  puller_->Cancel();
+  subscriber_.Cancel();
+}
+
 StatusOr<weightstore::HeldVersion> TrainJob::Acquire(uint64_t version) const {
+  std::mutex mutex;
+  std::condition_variable_any woken;
+  std::unique_lock lock(mutex);
   const auto give_up = std::chrono::steady_clock::now() + kAcquirePatience;
   for (;;) {
     auto slot = subscriber_.Acquire(options_.run_id, version, /*evaluation=*/false);
-    const bool may_come = slot.status().code() == StatusCode::kUnavailable &&
-                          weightstore::ReasonOf(slot.status()) != weightstore::kVersionLost;
-    if (!may_come || std::chrono::steady_clock::now() >= give_up) return slot;
-    std::this_thread::sleep_for(kAcquireRetry);
+    if (!MayComeLater(slot.status()) || std::chrono::steady_clock::now() >= give_up) return slot;
+    woken.wait_for(lock, stop_.get_token(), kAcquireRetry, [] { return false; });
+    if (stop_.stop_requested()) return Cancelled("the trainer is shutting down");
   }
 }
 

@@ -3,7 +3,7 @@
 // A run on this trainer: its model, its training state and its publisher. Turns a planned step into
 // a committed version: parity under the older version, update, publish.
 //
-// Not thread-safe: the trainer's engine thread, which its blocking calls may block.
+// Not thread-safe, but for Cancel: the trainer's engine thread, which its blocking calls may block.
 #ifndef TITAN_SERVICES_TRAINER_TRAIN_JOB_H_
 #define TITAN_SERVICES_TRAINER_TRAIN_JOB_H_
 
@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ class TrainJob {
     bool from_checkpoint = false;  // go on from the run's newest one, if there is any
     // Of each checkpoint, on any thread. May be empty.
     std::function<void(const CheckpointOutcome&)> on_checkpoint;
+    // Of versions that other hosts have, which are pulled to be compared: PullerOptions' report and
+    // memory. May be empty.
+    std::function<void(const weightstore::lanes::PullReport&)> on_pull;
+    std::function<void(double num_bytes)> on_pull_memory;
   };
   // The weight store, by what the job wants of it.
   struct Store {
@@ -80,6 +85,10 @@ class TrainJob {
   StatusOr<trainer::v1::TrainStepResponse> TrainStep(
       const trainer::v1::StepHeader& header, const std::vector<trainer::TrainingSample>& samples);
 
+  // The process is shutting down: a step that waits for a version, or pulls it, ends with
+  // Cancelled. Any thread, beside TrainStep.
+  void Cancel();
+
  private:
   TrainJob(const Store& store, kernels::Pool& pool, const Clock& clock, Options options);
   StatusOr<text::ImportedModel> OpenModel(bool with_bundle);
@@ -102,7 +111,8 @@ class TrainJob {
   const Clock& clock_;
   const Options options_;
   const std::unique_ptr<weightstore::lanes::Puller> puller_;
-  const weightstore::Subscriber subscriber_;
+  weightstore::Subscriber subscriber_;
+  std::stop_source stop_;
   std::unique_ptr<const model::Decoder> decoder_;
   std::unique_ptr<trainer::TrainRun> run_;
   std::unique_ptr<weightstore::Publisher> publisher_;

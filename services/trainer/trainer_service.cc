@@ -50,6 +50,12 @@ TrainerService::TrainerService(const config::v1::TrainerConfig& config,
       checkpoint_failures_(
           context.metrics.AddCounter("titan_trainer_checkpoint_failures_total",
                                      "Checkpoints that could not be written; training went on")),
+      pull_corrupt_(context.metrics.AddCounter(
+          "titan_trainer_pull_corrupt_total",
+          "Answers, or whole versions, that did not arrive as they were sent; must stay 0")),
+      pull_memory_(context.metrics.AddGauge("titan_trainer_pull_memory_bytes",
+                                            "Memory of the version that is compared, if another "
+                                            "host has it")),
       engine_({.threads = 1, .max_queued = 16}) {}
 
 TrainerService::~TrainerService() {
@@ -61,6 +67,13 @@ void TrainerService::Count(const CheckpointOutcome& outcome) {
   if (!outcome.status.ok()) return checkpoint_failures_.Add();
   checkpoint_seconds_.Observe(outcome.seconds);
   checkpoint_version_.Set(static_cast<double>(outcome.version));
+}
+
+void TrainerService::CountPull(const weightstore::lanes::PullReport& report) {
+  if (report.corrupt == 0) return;
+  pull_corrupt_.Add(static_cast<double>(report.corrupt));
+  TITAN_LOG(kError, "pull_corrupt", {"lane", weightstore::NameOf(report.lane)},
+            {"corrupt", report.corrupt}, {"bytes", report.num_bytes});
 }
 
 asio::awaitable<Status> TrainerService::Start() {
@@ -75,6 +88,7 @@ asio::awaitable<Status> TrainerService::Start() {
 
 asio::awaitable<void> TrainerService::Drain() {
   stopping_ = true;
+  if (stepping_ != nullptr) stepping_->Cancel();
   if (agent_ != nullptr) co_await agent_->Stop();
   if (!busy_) co_await DropJob();
 }
@@ -132,6 +146,8 @@ asio::awaitable<StatusOr<v1::StartRunResponse>> TrainerService::DoStartRun(
         context_.incarnation + "/" + request.run_id() + "/" + std::to_string(++starts_);
     options.from_checkpoint = request.from_checkpoint();
     options.on_checkpoint = [this](const CheckpointOutcome& outcome) { Count(outcome); };
+    options.on_pull = [this](const weightstore::lanes::PullReport& report) { CountPull(report); };
+    options.on_pull_memory = [this](double num_bytes) { pull_memory_.Add(num_bytes); };
     co_await DropJob();
     busy_ = true;
     // Named, here and below: g++ 12 destroys a temporary closure inside a co_await expression
@@ -190,8 +206,10 @@ asio::awaitable<StatusOr<v1::TrainStepResponse>> TrainerService::DoTrainStep(
                                  " is not on this trainer; StartRun first");
   }
   busy_ = true;
+  stepping_ = job_.get();
   const auto train = [this, header, samples] { return job_->TrainStep(header, *samples); };
   auto response = co_await engine_.Run(train);
+  stepping_ = nullptr;
   busy_ = false;
   if (response.ok()) {
     steps_.Add();

@@ -19,6 +19,7 @@
 #include "services/weightstore_client/grpc_leader.h"
 #include "titan/trainer/v1/trainer.grpc.pb.h"
 #include "titan/type/v1/types.pb.h"
+#include "weightstore/transport/puller.h"
 
 namespace titan::services {
 
@@ -53,6 +54,7 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   rpc::asio::awaitable<void> DropJob();
   // Any thread.
   void Count(const CheckpointOutcome& outcome);
+  void CountPull(const weightstore::lanes::PullReport& report);
   rpc::asio::awaitable<StatusOr<trainer::v1::StartRunResponse>> DoStartRun(
       trainer::v1::StartRunRequest request);
   rpc::asio::awaitable<StatusOr<trainer::v1::EndRunResponse>> DoEndRun(
@@ -68,6 +70,7 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   std::unique_ptr<TrainJob>
       job_;  // touched on the engine thread while busy_, else on the control strand
   bool busy_ = false;
+  TrainJob* stepping_ = nullptr;  // of which a step is at work
   bool stopping_ = false;
   uint64_t starts_ = 0;               // of runs, so far
   std::set<std::string> ended_runs_;  // ids are never used again
@@ -80,6 +83,8 @@ class TrainerService final : public trainer::v1::TrainerService::CallbackService
   runtime::Histogram checkpoint_seconds_;
   runtime::Gauge checkpoint_version_;
   runtime::Counter checkpoint_failures_;
+  runtime::Counter pull_corrupt_;
+  runtime::Gauge pull_memory_;
   runtime::BlockingPool engine_;  // one thread; last, so that it ends first
 };
 

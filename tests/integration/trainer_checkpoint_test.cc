@@ -3,15 +3,18 @@
 // Goal: a trainer that is killed goes on from its newest checkpoint and makes the same versions,
 // bit for bit, as one that was not, in every mode; so does one whose store was killed. A checkpoint
 // is whole or not there; one of another contract and a damaged one are refused. No store, hung,
-// dead or full, holds up a step or the end of a run. Method: the real titan-weightstore and
-// titan-trainer as processes, SIGKILL, and samples that the test makes up.
+// dead or full, holds up a step or the end of a run. A version that another host has is pulled to
+// be compared; a host or lease that goes meanwhile does not break the run. Method: the real
+// titan-weightstore and titan-trainer as processes, SIGKILL, and samples that the test makes up.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -30,8 +33,10 @@
 #include "core/model/parameters.h"
 #include "core/runtime/address.h"
 #include "core/runtime/endpoint.h"
+#include "tests/support/flipping_proxy.h"
 #include "tests/support/small_model.h"
 #include "tests/support/test_files.h"
+#include "tests/support/trainer_store.h"
 #include "tests/support/weightstore_daemon.h"
 #include "titan/trainer/v1/trainer.grpc.pb.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
@@ -80,6 +85,16 @@ class TrainerProcess {
         << Log();
   }
   void Kill() { process_.reset(); }
+  ChildProcess& process() { return *process_; }
+  // Somebody takes connections at its address.
+  bool Listens() const {
+    const auto at = runtime::ParseHostPort(endpoint_.address);
+    asio::io_context io;
+    asio::ip::tcp::socket socket(io);
+    boost::system::error_code error;
+    socket.connect({asio::ip::make_address(at->host), at->port}, error);
+    return !error;
+  }
   const std::string& address() const { return endpoint_.address; }
   std::string Log() const {
     std::ostringstream text;
@@ -436,30 +451,138 @@ TEST_F(TrainerCheckpointProcessTest, ADamagedCheckpointIsRefusedNamingTheTensor)
   EXPECT_NE(refused.error_message().find(found.checkpoint().blobs(3)), std::string::npos);
 }
 
-TEST_F(TrainerCheckpointProcessTest, AVersionThatAnotherHostHasIsPulledToBeCompared) {
-  mode_ = "f32";
-  ASSERT_TRUE(test::MakeSmallModel(folder_.path("model"), 5, Model()).ok());
-  store_.role = "leader";
-  StartStore();
-  weightstore::testing::WeightStoreProcess first, second;
-  StartHost(first, "h1");
-  StartHost(second, "h2");
-  trainer_.emplace(folder_.path("trainer"), store_.address(), first.socket_path());
-  StartTrainer();
-  tv::StartRunResponse started;
-  ASSERT_TRUE(StartRun("run", false, &started).ok());
-  for (uint64_t step = 0; step < 4; ++step) Train("run", step);
-  WaitForCheckpoint("run", 4);
-  // It moves; the versions that it made before are where they were.
-  trainer_.emplace(folder_.path("moved"), store_.address(), second.socket_path());
-  StartTrainer();
-  ASSERT_TRUE(StartRun("run", true, &started).ok());
-  ASSERT_EQ(started.version(), 4u);
-  tv::TrainStepResponse response;
-  const grpc::Status status = Step("run", 4, &response, /*behaviour=*/3);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(response.version(), 5u);
-  EXPECT_GT(response.tokens_compared(), 0u);
+// A trainer that has moved to host "h2" after four steps; the versions that it made before are
+// where they were, on host "h1".
+class TrainerElsewhereTest : public TrainerCheckpointTest {
+ protected:
+  // What the trainer hears of its leases, from the first on.
+  using OnLease = weightstore::testing::TrainerStore::OnLease;
+
+  void Move(OnLease on_lease = [](auto*) { return grpc::Status::OK; }) {
+    mode_ = "f32";
+    ASSERT_TRUE(test::MakeSmallModel(folder_.path("model"), 5, Model()).ok());
+    store_.role = "leader";
+    StartStore();
+    StartHost(first_, "h1");
+    StartHost(second_, "h2");
+    trainer_.emplace(folder_.path("trainer"), store_.address(), first_.socket_path());
+    StartTrainer();
+    tv::StartRunResponse started;
+    ASSERT_TRUE(StartRun("run", false, &started).ok());
+    for (uint64_t step = 0; step < 4; ++step) Train("run", step);
+    WaitForCheckpoint("run", 4);
+    on_the_way_.emplace(*store_stub_, std::move(on_lease));
+    trainer_.emplace(folder_.path("moved"), on_the_way_->address(), second_.socket_path());
+    StartTrainer();
+    ASSERT_TRUE(StartRun("run", true, &started).ok());
+    ASSERT_EQ(started.version(), 4u);
+  }
+  // A step that is compared by the version before it.
+  void ExpectCompared(uint64_t step) {
+    tv::TrainStepResponse response;
+    const grpc::Status status = Step("run", step, &response, /*behaviour=*/step - 1);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.version(), step + 1);
+    EXPECT_GT(response.tokens_compared(), 0u);
+  }
+  // Given back, before the trainer makes use of it.
+  void End(const wv::AcquireLeaseResponse& lease) {
+    grpc::ClientContext context;
+    wv::ReleaseLeaseRequest release;
+    release.set_lease_id(lease.lease_id());
+    wv::ReleaseLeaseResponse released;
+    EXPECT_TRUE(store_stub_->ReleaseLease(&context, release, &released).ok());
+  }
+
+  weightstore::testing::WeightStoreProcess first_, second_;
+  OnLease on_lease_;  // of a test that changes it
+  std::optional<weightstore::testing::TrainerStore> on_the_way_;
+};
+
+TEST_F(TrainerElsewhereTest, AVersionThatAnotherHostHasIsPulledToBeCompared) {
+  Move();
+  ExpectCompared(4);
+  // No memory for the next one is kept beside a step.
+  const std::string metrics = trainer_->Metrics();
+  EXPECT_NE(metrics.find("\ntitan_trainer_pull_memory_bytes 0\n"), std::string::npos) << metrics;
+}
+
+TEST_F(TrainerElsewhereTest, ABitThatTurnsOnTheWayRaisesTheAlarmAndIsAskedForAgain) {
+  std::unique_ptr<weightstore::lanes::testing::FlippingProxy> proxy;
+  Move([&](wv::AcquireLeaseResponse* lease) {
+    proxy = std::make_unique<weightstore::lanes::testing::FlippingProxy>(
+        runtime::ParseHostPort(lease->data_plane_address())->port, std::vector<uint64_t>{20'000},
+        std::vector<uint64_t>());
+    lease->set_data_plane_address(proxy->address());
+    return grpc::Status::OK;
+  });
+  ExpectCompared(4);
+  const std::string metrics = trainer_->Metrics();
+  EXPECT_NE(metrics.find("\ntitan_trainer_pull_corrupt_total 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(trainer_->Log().find("pull_corrupt"), std::string::npos) << trainer_->Log();
+}
+
+TEST_F(TrainerElsewhereTest, AHostThatStandsStillInAStepDoesNotBreakTheRun) {
+  std::atomic<bool> stopped = false;
+  Move([&](wv::AcquireLeaseResponse*) {
+    if (!stopped.exchange(true)) first_.process().Stop();
+    return grpc::Status::OK;
+  });
+  // It goes on once the trainer, which pulls from it, has given it up and asked anew.
+  std::jthread waker([&] {
+    EXPECT_TRUE(Eventually([&] { return stopped.load(); }, milliseconds(20'000)));
+    EXPECT_TRUE(Eventually([&] { return on_the_way_->num_asked() > 1; }, milliseconds(20'000)));
+    first_.process().Continue();
+  });
+  ExpectCompared(4);
+}
+
+TEST_F(TrainerElsewhereTest, ALeaseThatEndsOnTheWayIsReplaced) {
+  int leases = 0;
+  Move([&](wv::AcquireLeaseResponse* lease) {
+    ++leases;
+    if (leases == 2) return grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "a silent leader");
+    if (leases == 1 || leases == 4) End(*lease);
+    return grpc::Status::OK;
+  });
+  ExpectCompared(4);  // by a version that is pulled
+  EXPECT_EQ(leases, 3);
+  ExpectCompared(5);  // by one that is mapped
+  EXPECT_EQ(leases, 5);
+}
+
+TEST_F(TrainerElsewhereTest, TheEndOfTheProcessDoesNotWaitForAVersion) {
+  // The lease comes once the trainer shuts down: no pull begins. Or none comes: no other is wanted.
+  for (const bool granted : {true, false}) {
+    SCOPED_TRACE(granted);
+    std::promise<void> ending;
+    std::atomic<int> leases = 0;
+    on_lease_ = [&, ended = ending.get_future().share()](wv::AcquireLeaseResponse*) {
+      if (++leases == 1) ended.wait();
+      return granted ? grpc::Status::OK : grpc::Status(grpc::StatusCode::UNAVAILABLE, "no host");
+    };
+    if (granted) {
+      Move([this](wv::AcquireLeaseResponse* lease) { return on_lease_(lease); });
+    } else {
+      StartTrainer();
+      tv::StartRunResponse started;
+      ASSERT_TRUE(StartRun("run", true, &started).ok());
+    }
+    auto step = std::async(std::launch::async, [&] {
+      tv::TrainStepResponse response;
+      return Step("run", 4, &response, /*behaviour=*/3);
+    });
+    EXPECT_TRUE(Eventually([&] { return leases > 0; }, milliseconds(20'000)));
+    trainer_->process().Signal(SIGTERM);
+    // It has drained once it takes no connection any more.
+    EXPECT_TRUE(Eventually([&] { return !trainer_->Listens(); }, milliseconds(20'000)));
+    const auto start = steady_clock::now();
+    ending.set_value();
+    EXPECT_EQ(step.get().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_EQ(trainer_->process().Wait(), 0) << trainer_->Log();
+    EXPECT_LT(steady_clock::now() - start, kAtOnce);
+    EXPECT_EQ(leases, 1);
+  }
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ namespace titan::weightstore::lanes {
 using titan::transport::RmaDomain;
 
 struct OwnMemory::Shared {
-  Shared(std::function<void(double)> function, std::shared_ptr<RmaDomain> its_domain)
-      : changed(std::move(function)), domain(std::move(its_domain)) {}
+  Shared(std::function<void(double)> function, std::shared_ptr<RmaDomain> its_domain,
+         bool keeps_a_spare)
+      : changed(std::move(function)), domain(std::move(its_domain)), keeps_spare(keeps_a_spare) {}
   // With its OwnMemory, or with the last version that outlives that.
   ~Shared() { Free(std::move(spare)); }
 
@@ -29,7 +30,7 @@ struct OwnMemory::Shared {
   void GiveBack(OwnBuffer buffer) {
     {
       std::lock_guard lock(mutex);
-      if (!closed) std::swap(spare, buffer);
+      if (keeps_spare) std::swap(spare, buffer);
     }
     Free(std::move(buffer));
   }
@@ -44,16 +45,17 @@ struct OwnMemory::Shared {
   const std::shared_ptr<RmaDomain> domain;
   std::mutex mutex;
   OwnBuffer spare;
-  bool closed = false;  // nobody will take again
+  bool keeps_spare;  // false at the latest when nobody will take again
 };
 
-OwnMemory::OwnMemory(std::function<void(double)> changed, std::shared_ptr<RmaDomain> domain)
-    : shared_(std::make_shared<Shared>(std::move(changed), std::move(domain))) {}
+OwnMemory::OwnMemory(std::function<void(double)> changed, std::shared_ptr<RmaDomain> domain,
+                     bool keeps_spare)
+    : shared_(std::make_shared<Shared>(std::move(changed), std::move(domain), keeps_spare)) {}
 
 OwnMemory::~OwnMemory() {
   OwnBuffer spare;
   std::lock_guard lock(shared_->mutex);
-  shared_->closed = true;
+  shared_->keeps_spare = false;
   std::swap(spare, shared_->spare);
   shared_->Free(std::move(spare));
 }

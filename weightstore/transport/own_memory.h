@@ -30,9 +30,11 @@ struct OwnBuffer {
 class OwnMemory {
  public:
   // changed: called with what was taken from the system, or given back to it (negative); any
-  // thread, must not block. May be empty. domain: that registers; null: none does.
+  // thread, must not block. May be empty. domain: that registers; null: none does. keeps_spare:
+  // else what is given back is the system's at once.
   explicit OwnMemory(std::function<void(double num_bytes)> changed,
-                     std::shared_ptr<titan::transport::RmaDomain> domain = nullptr);
+                     std::shared_ptr<titan::transport::RmaDomain> domain = nullptr,
+                     bool keeps_spare = true);
   ~OwnMemory();
   OwnMemory(const OwnMemory&) = delete;
   OwnMemory& operator=(const OwnMemory&) = delete;

@@ -64,7 +64,7 @@ Status Explained(const Status& status) {
 Puller::Puller(PullerOptions options)
     : options_(std::move(options)),
       lanes_(LanesOf(options_)),
-      memory_(options_.memory, options_.rma) {}
+      memory_(options_.memory, options_.rma, options_.keeps_spare) {}
 
 StatusOr<std::unique_ptr<Puller>> Puller::Create(PullerOptions options) {
   if (options.hash_threads < 1) return InvalidArgument("pull.hash_threads: must be at least 1");

@@ -50,6 +50,7 @@ struct PullerOptions {
   std::shared_ptr<titan::transport::RmaDomain> rma;  // null: TCP alone
   bool require_rdma = false;                         // no TCP; with `rma`
   int hash_threads = 1;                              // at least 1
+  bool keeps_spare = true;                           // OwnMemory's, for the next version
   std::function<void(const PullReport&)> report;     // at the end of each, on its thread
   std::function<void(double num_bytes)> memory;      // what was taken, or given back (negative)
 };
