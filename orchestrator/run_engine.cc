@@ -217,7 +217,7 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
   if (store != weight_stores_.end() && store->second == event.name) {
     weight_stores_.erase(store);
     last_lost_[WorkerRole::kWeightStore] = lost;
-    if (run_.has_value() && (run_->phase == Phase::kStartingRun || IsRunning())) {
+    if (run_.has_value() && run_->phase != Phase::kStopping) {
       Fail("the weight store (worker " + id + ") was lost " + WhereLost(event), now);
     }
   }
@@ -226,7 +226,7 @@ void RunEngine::On(const WorkerLost& event, Instant now) {
 std::string RunEngine::WhereLost(const WorkerLost& event) const {
   const Step steps = run_->spec->schedule.steps;
   std::string where = "before step " + std::to_string(run_->committed) + " could be trained";
-  if (run_->phase == Phase::kStartingRun) {
+  if (run_->phase == Phase::kStarting) {
     where = "while the model was loaded";
   } else if (run_->training.has_value()) {
     where = "in step " + std::to_string(run_->training->step);
@@ -243,8 +243,7 @@ void RunEngine::Advance(Instant now) {
   if (!run_.has_value()) BeginNextJob(now);
   if (!run_.has_value()) return;
   switch (run_->phase) {
-    case Phase::kWaitingForWorkers:
-    case Phase::kStartingRun:
+    case Phase::kStarting:
       AdvanceStart(now);
       break;
     case Phase::kRunning:
@@ -257,7 +256,7 @@ void RunEngine::Advance(Instant now) {
 }
 
 void RunEngine::BeginNextJob(Instant now) {
-  if (queue_.empty() || queue_.front().dataset == nullptr) return;
+  if (queue_.empty() || queue_.front().dataset == nullptr || !MayBegin(now)) return;
   const SubmitJob submit = std::move(queue_.front());
   queue_.pop_front();
   JobInfo& job = jobs_.at(submit.job_id);
@@ -273,13 +272,48 @@ void RunEngine::BeginNextJob(Instant now) {
   run_->dataset = submit.dataset;
   run_->stop_token_ids = submit.stop_token_ids;
   run_->phase_since = now;
+  run_->trainer = trainers_.begin()->second;
+  run_->trainer_alive = true;
   fleet_.Begin({job.job_id, job.run_id, submit.spec->seed, submit.dataset, submit.stop_token_ids,
                 submit.spec->deadlines.first_step_ms, submit.spec->deadlines.step_ms});
   scorer_.Begin(job.run_id, submit.spec, submit.dataset);
   SetState(job, JobState::kStarting, "", now);
+  out_.DoDurably(
+      StartRun{run_->trainer, job.run_id, run_->spec, run_->spec->deadlines.first_step_ms});
 }
 
-std::string RunEngine::MissingWorkers() const {
+bool RunEngine::MayBegin(Instant now) {
+  const SubmitJob& first = queue_.front();
+  JobInfo& job = jobs_.at(first.job_id);
+  const std::string missing = MissingWorkers(*first.spec);
+  if (missing.empty()) {
+    no_grader_since_.reset();
+    return true;
+  }
+  job.reason = "waits: " + missing;
+  if (std::exchange(told_to_wait_, job.job_id) != job.job_id) {
+    Tell(job.job_id,
+         job.reason + "; titanctl status shows who runs and how to start what is missing", now);
+  }
+  const bool nobody = trainers_.empty() || weight_stores_.empty() || fleet_.num_generators() == 0 ||
+                      scorer_.graders().empty();
+  if (nobody) {  // no job could begin: all keep their places
+    no_grader_since_.reset();
+    return false;
+  }
+  if (!no_grader_since_.has_value()) no_grader_since_ = now;
+  const uint32_t limit_ms = first.spec->deadlines.workers_ms;
+  if (now - *no_grader_since_ <= Millis(limit_ms)) return false;
+  no_grader_since_.reset();
+  queue_.pop_front();
+  SetState(job, JobState::kFailed,
+           missing + " within deadlines.workers_ms (" + std::to_string(limit_ms) + " ms)" +
+               kStartWorkers,
+           now);
+  return false;
+}
+
+std::string RunEngine::MissingWorkers(const JobSpec& spec) const {
   std::string missing;
   const auto lost = [&](WorkerRole role) {
     const auto last = last_lost_.find(role);
@@ -291,8 +325,8 @@ std::string RunEngine::MissingWorkers() const {
   if (trainers_.empty()) add("trainer" + lost(WorkerRole::kTrainer));
   if (weight_stores_.empty()) add("weight store" + lost(WorkerRole::kWeightStore));
   if (fleet_.num_generators() == 0) add("generator" + lost(WorkerRole::kGenerator));
-  if (!scorer_.HasGrader(run_->spec->reward.grader)) {
-    const std::string& grader = run_->spec->reward.grader;
+  const std::string& grader = spec.reward.grader;
+  if (!scorer_.HasGrader(grader)) {
     add("reward service with the grader " + grader + lost(WorkerRole::kReward));
     const std::vector<std::string> served = scorer_.graders();
     if (const std::string nearest = NearestName(grader, served); !nearest.empty()) {
@@ -310,32 +344,15 @@ std::string RunEngine::MissingWorkers() const {
 }
 
 void RunEngine::AdvanceStart(Instant now) {
-  const JobSpec::Deadlines& deadlines = run_->spec->deadlines;
-  if (run_->phase == Phase::kStartingRun) {
-    if (now - run_->phase_since > Millis(deadlines.first_step_ms)) {
-      Fail("the trainer did not load the model within deadlines.first_step_ms (" +
-               std::to_string(deadlines.first_step_ms) + " ms)",
-           now);
-    }
-    return;
-  }
-  const std::string missing = MissingWorkers();
-  run_->job->reason = missing.empty() ? "" : "waits: " + missing;
-  if (missing.empty()) {
-    run_->trainer = trainers_.begin()->second;
-    run_->trainer_alive = true;
-    run_->phase = Phase::kStartingRun;
-    run_->phase_since = now;
-    out_.DoDurably(StartRun{run_->trainer, run_->job->run_id, run_->spec, deadlines.first_step_ms});
-  } else if (now - run_->phase_since > Millis(deadlines.workers_ms)) {
-    Fail(missing + " within deadlines.workers_ms (" + std::to_string(deadlines.workers_ms) +
-             " ms)" + kStartWorkers,
-         now);
-  }
+  const uint32_t limit_ms = run_->spec->deadlines.first_step_ms;
+  if (now - run_->phase_since <= Millis(limit_ms)) return;
+  Fail("the trainer did not load the model within deadlines.first_step_ms (" +
+           std::to_string(limit_ms) + " ms)",
+       now);
 }
 
 void RunEngine::On(const RunStarted& event, Instant now) {
-  if (!IsCurrent(event.run_id) || run_->phase != Phase::kStartingRun) return;
+  if (!IsCurrent(event.run_id) || run_->phase != Phase::kStarting) return;
   if (!event.status.ok()) {
     Fail("the trainer (worker " + run_->trainer.worker_id +
              ") could not start the run: " + WordsOf(event.status),
@@ -357,12 +374,10 @@ void RunEngine::Stop(JobState final_state, const std::string& reason, Instant no
   for (const GroupId id : run_->schedule.UnfinishedGroups()) {
     out_.Append(run_->job->job_id, now, GroupClosed{id, false, "cancelled"});
   }
-  const bool had_run = run_->phase != Phase::kWaitingForWorkers;
   run_->phase = Phase::kStopping;
   run_->phase_since = now;
   run_->final_state = final_state;
   run_->final_reason = reason;
-  run_->end_answered = !had_run;
   SetState(*run_->job, JobState::kStopping, reason, now);
   fleet_.Stop();
   scorer_.Stop();
@@ -370,9 +385,7 @@ void RunEngine::Stop(JobState final_state, const std::string& reason, Instant no
   for (const PolicyVersion pinned : run_->evaluations.pinned()) {
     out_.Do(UnpinEvaluation{run_->job->run_id, pinned});
   }
-  if (had_run) {
-    out_.DoDurably(EndRun{run_->job->run_id, run_->trainer_alive ? run_->trainer : WorkerName{}});
-  }
+  out_.DoDurably(EndRun{run_->job->run_id, run_->trainer_alive ? run_->trainer : WorkerName{}});
 }
 
 void RunEngine::AdvanceStopping(Instant now) {

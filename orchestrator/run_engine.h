@@ -5,10 +5,12 @@
 // (scheduling.md). Not thread-safe: one owner, the driver.
 //
 // Invariants kept here: I1 (a group ends exactly once), I2 (the age of every trained token is
-// exactly step - max(0, step - S)), I8 (every wait has a deadline and a reason).
+// exactly step - max(0, step - S)), I8 (every wait of a job that began has a deadline and a reason,
+// that of the queue a reason).
 //
-// One job runs at a time; others wait in order of submission. What ends a job is stated in its
-// reason.
+// One job runs at a time; others wait in order of submission. No job begins while a role has no
+// worker: the queue waits, however long, and the reason of its first job says for whom. What ends a
+// job is stated in its reason.
 #ifndef TITAN_ORCHESTRATOR_RUN_ENGINE_H_
 #define TITAN_ORCHESTRATOR_RUN_ENGINE_H_
 
@@ -77,7 +79,7 @@ class RunEngine {
   const Counters& counters() const { return counters_; }
 
  private:
-  enum class Phase { kWaitingForWorkers, kStartingRun, kRunning, kStopping };
+  enum class Phase { kStarting, kRunning, kStopping };
   struct Run {
     Run(std::shared_ptr<const JobSpec> s, LogicalSchedule sch, Evaluations eval)
         : spec(std::move(s)), schedule(std::move(sch)), evaluations(std::move(eval)) {}
@@ -88,7 +90,7 @@ class RunEngine {
     std::vector<TokenId> stop_token_ids;
     LogicalSchedule schedule;
     Evaluations evaluations;
-    Phase phase = Phase::kWaitingForWorkers;
+    Phase phase = Phase::kStarting;
     Instant phase_since;
     WorkerName trainer;
     bool trainer_alive = false;
@@ -129,11 +131,14 @@ class RunEngine {
   // Everything that may be due, after an event or a tick.
   void Advance(Instant now);
   void BeginNextJob(Instant now);
+  // Whether the first job of the queue may begin. Says what it waits for, and ends it when nobody
+  // but a service with its grader is missing for too long.
+  bool MayBegin(Instant now);
   void AdvanceStart(Instant now);
   void AdvanceRunning(Instant now);
   void AdvanceStopping(Instant now);
-  // What the run lacks in workers, and how it was lost; empty: nothing.
-  std::string MissingWorkers() const;
+  // What a job lacks in workers, and how it was lost; empty: nothing.
+  std::string MissingWorkers(const JobSpec& spec) const;
   void RestoreUnfinished(const RestoredJob& restored, JobInfo& job, Instant now);
   // "in step 3 (why); what to do": of a worker that the run cannot do without.
   std::string WhereLost(const WorkerLost& event) const;
@@ -158,8 +163,10 @@ class RunEngine {
   void Message(const std::string& text, Instant now);
 
   Outbox out_;
-  std::map<std::string, JobInfo> jobs_;  // by job id
-  std::deque<SubmitJob> queue_;          // without a dataset: waits for its JobPrepared
+  std::map<std::string, JobInfo> jobs_;     // by job id
+  std::deque<SubmitJob> queue_;             // without a dataset: waits for its JobPrepared
+  std::string told_to_wait_;                // the job of the queue that was told what it waits for
+  std::optional<Instant> no_grader_since_;  // only a grader is missing for the first of the queue
   std::optional<Run> run_;
   Fleet fleet_;
   Scorer scorer_;

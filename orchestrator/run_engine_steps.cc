@@ -345,7 +345,7 @@ void RunEngine::AdvanceRunning(Instant now) {
     Fail(*expired, now);
     return;
   }
-  const std::string missing = MissingWorkers();
+  const std::string missing = MissingWorkers(*run_->spec);
   job.reason = missing.empty() ? "" : "waits: " + missing;
   if (missing.empty()) {
     run_->missing_since.reset();

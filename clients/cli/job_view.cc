@@ -55,14 +55,17 @@ int ExitCodeOf(const Job& job) {
 }
 
 std::string DoingOf(const ListJobsResponse& jobs) {
-  std::string text = "ready";
+  std::string text = "ready", waits;
   size_t queued = 0;
   for (const Job& job : jobs.jobs()) {
     if (job.state() == JOB_STATE_QUEUED) ++queued;
+    if (job.state() == JOB_STATE_QUEUED && waits.empty() && !job.reason().empty()) {
+      waits = " (" + job.job_id() + " " + job.reason() + ")";
+    }
     if (job.state() == JOB_STATE_QUEUED || cluster::IsFinal(job.state())) continue;
     text += ", " + job.job_id() + " is " + cluster::NameOf(job.state());
   }
-  if (queued > 0) text += fmt::format(", {} queued", queued);
+  if (queued > 0) text += fmt::format(", {} queued{}", queued, waits);
   return queued > 0 || text.size() > 5 ? text : text + ", no job to do";
 }
 

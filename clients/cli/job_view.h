@@ -16,7 +16,8 @@ namespace titan::cli {
 // The exit code of who waited for the job.
 int ExitCodeOf(const orchestrator::v1::Job& job);
 
-// What the orchestrator does, for people: "ready, job-2 is RUNNING, 1 queued".
+// What the orchestrator does, for people: "ready, job-2 is RUNNING, 1 queued"; of a queue that
+// waits for more than its turn why: "ready, 1 queued (job-2 waits: no trainer)".
 std::string DoingOf(const orchestrator::v1::ListJobsResponse& jobs);
 // One row a job, in the order given; a sentence when there is none. `now_unix_ms` dates those that
 // run.

@@ -120,7 +120,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   asio::awaitable<void> PrepareQueued();
   // What a job would wait for when its turn came now; empty: nothing. Reward services are not
   // among it: their port says more.
-  std::vector<std::string> WorkerWarnings(const JobSpec& spec) const;
+  std::vector<std::string> WorkerWarnings() const;
   // While a job lives, what it takes of memory and disk is not free, but will be: only an idle
   // fleet can say that another one has no room.
   bool Idle() const;

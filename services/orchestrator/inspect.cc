@@ -112,7 +112,7 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   GrpcRewardPort::Checked reward = co_await rewards_.Check(spec, data);
   found.problems = std::move(reward.problems);
   for (std::string& warning : reward.warnings) found.warnings.push_back(std::move(warning));
-  for (std::string& warning : WorkerWarnings(*spec)) found.warnings.push_back(std::move(warning));
+  for (std::string& warning : WorkerWarnings()) found.warnings.push_back(std::move(warning));
   const std::vector<GeneratorMemory> generators = co_await AskGeneratorMemory();
   found.memory = MemoryNeeds(prepared->renderer->config(), *spec, generators);
   found.prepared = *std::move(prepared);

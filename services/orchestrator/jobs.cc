@@ -135,7 +135,7 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::Prepare(
   co_return response;
 }
 
-std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec) const {
+std::vector<std::string> OrchestratorDaemon::WorkerWarnings() const {
   bool trainer = false, generator = false;
   for (const auto& [id, record] : workers_.workers()) {
     trainer = trainer || record.ready.role == WorkerRole::kTrainer;
@@ -149,10 +149,9 @@ std::vector<std::string> OrchestratorDaemon::WorkerWarnings(const JobSpec& spec)
   if (!generator) add("generator");
   if (!weight_store_name_.has_value()) add("weight store");
   if (missing.empty()) return {};
-  return {missing + " is registered now; when its turn comes the job waits " +
-          std::to_string(spec.deadlines.workers_ms) +
-          " ms (deadlines.workers_ms) for what is missing, and then fails; titanctl status says "
-          "what runs and how to start the cluster anew"};
+  return {missing +
+          " is registered now; the job stays queued until what is missing is there; titanctl "
+          "status says what runs and how to start the cluster anew"};
 }
 
 // Unique for ever in the weight store; no result depends on it.
@@ -169,7 +168,6 @@ asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
     const std::function<StatusOr<PreparedData>()> prepare = [this, spec] {
       return PrepareData(*spec, data_files_, *models_);
     };
-    const Instant begin = driver_->Now();
     StatusOr<PreparedData> prepared = Internal("not prepared");
     for (;;) {
       prepared = co_await context_.blocking.Run(prepare);
@@ -177,8 +175,8 @@ asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
       if (job.state != JobState::kQueued) break;  // cancelled meanwhile: the next one's turn
       const StatusCode code = prepared.status().code();
       const bool silent = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
-      if (!silent || driver_->Now() - begin > Millis(spec->deadlines.workers_ms)) break;
-      co_await Sleep(kRetry);  // the weight store may still start
+      if (!silent) break;
+      co_await Sleep(kRetry);  // until the weight store answers
     }
     if (job.state != JobState::kQueued) continue;
     JobPrepared event;

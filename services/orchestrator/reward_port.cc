@@ -184,9 +184,9 @@ asio::awaitable<GrpcRewardPort::Checked> GrpcRewardPort::Check(
   }
   if (graders.empty()) {
     checked.warnings.push_back(
-        "no reward service is registered; the job fails if none with the "
-        "grader " +
-        reward.grader + " comes within deadlines.workers_ms");
+        "no reward service is registered; the job stays queued until one is, and fails if it has "
+        "no grader " +
+        reward.grader);
     co_return checked;
   }
   if (service == nullptr) {

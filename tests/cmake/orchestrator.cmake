@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 titan_test(orchestrator_test LABEL unit
   SOURCES unit/orchestrator/advantage_test.cc unit/orchestrator/dataset_test.cc unit/orchestrator/job_spec_test.cc
-          unit/orchestrator/run_engine_test.cc unit/orchestrator/driver_test.cc
+          unit/orchestrator/run_engine_test.cc unit/orchestrator/run_engine_queue_test.cc unit/orchestrator/driver_test.cc
           unit/orchestrator/worker_registry_test.cc unit/orchestrator/memory_needs_test.cc unit/orchestrator/disk_needs_test.cc unit/orchestrator/words_test.cc
           support/small_model.cc
   USES orchestrator generator core/model core/kernels core/formats core/storage)

@@ -254,16 +254,18 @@ TEST_P(RestartTest, JobsThatHadNotBegunRunInTheirOrderToTheSameBits) {
   EXPECT_EQ(Canonical(*last), Canonical(*undisturbed));
 }
 
-TEST_P(RestartTest, AJobThatWaitedForItsWorkersStartsAnewAsAnotherRun) {
+TEST_P(RestartTest, AJobThatWaitsForItsWorkersStaysQueued) {
   StartDaemon();
   const auto job = Submit(Spec(), "a");
   ASSERT_TRUE(job.ok()) << job.status();
   const ov::Job before = Get(*job);
-  EXPECT_EQ(before.state(), ov::JOB_STATE_STARTING);
+  EXPECT_EQ(before.state(), ov::JOB_STATE_QUEUED);
+  EXPECT_TRUE(before.reason().starts_with("waits: no trainer, ")) << before.reason();
   Stop(GetParam());
   StartDaemon();
-  EXPECT_NE(Get(*job).run_id(), before.run_id());
-  Stop(GetParam());  // once more, in whichever state it is
+  EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_QUEUED);
+  EXPECT_EQ(Get(*job).run_id(), before.run_id());  // the run has not begun anywhere
+  Stop(GetParam());                                // once more
   StartDaemon();
   RegisterAll(1);
   Watch(*job);
@@ -528,8 +530,8 @@ TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {
     nobody = Check(Spec());
   }
   EXPECT_TRUE(has(nobody.warnings(),
-                  "no trainer and no generator is registered now; when its turn "
-                  "comes the job waits 30000 ms (deadlines.workers_ms)"))
+                  "no trainer and no generator is registered now; the job stays queued until "
+                  "what is missing is there"))
       << nobody.ShortDebugString();
   EXPECT_TRUE(has(nobody.warnings(), "no reward service is registered"));
   EXPECT_EQ(nobody.problems_size(), 0);

@@ -134,8 +134,14 @@ TEST(JobViewTest, TheOrchestratorSaysWhichJobsItHas) {
   EXPECT_EQ(DoingOf(jobs), "ready, no job to do");
   Job job = SomeJob();
   job.set_state(JOB_STATE_QUEUED);
+  job.set_reason("");
   *jobs.add_jobs() = job;
   EXPECT_EQ(DoingOf(jobs), "ready, 1 queued");
+  jobs.mutable_jobs(1)->set_reason("waits: no trainer");
+  *jobs.add_jobs() = job;
+  EXPECT_EQ(DoingOf(jobs), "ready, 2 queued (job-7 waits: no trainer)");
+  jobs.mutable_jobs()->RemoveLast();
+  jobs.mutable_jobs(1)->set_reason("");
   job.set_state(JOB_STATE_RUNNING);
   job.set_job_id("job-2");
   *jobs.add_jobs() = job;
