@@ -61,6 +61,7 @@ void Fleet::Begin(Run run) {
   run_ = std::move(run);
   running_ = true;
   last_problem_.clear();
+  told_.clear();
 }
 
 void Fleet::Stop() {
@@ -108,11 +109,11 @@ std::optional<std::string> Fleet::OnLoaded(const VersionLoaded& event, Instant n
     hold->second.state = HoldState::kHeld;
     return std::nullopt;
   }
-  const bool first = hold->second.retry_at == Instant();
   last_problem_ = event.worker.worker_id + " could not load version " +
                   std::to_string(event.version) + ": " + WordsOf(event.status);
   hold->second.state = HoldState::kFailed;
   hold->second.retry_at = generator->backoff.Next(now);
+  const bool first = told_.insert({hold->first, event.status.code()}).second;
   return first ? std::optional(last_problem_) : std::nullopt;
 }
 

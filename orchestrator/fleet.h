@@ -85,7 +85,8 @@ class Fleet {
   void WantVersions(std::vector<PolicyVersion> versions) { wanted_ = std::move(versions); }
   void WantEvaluation(std::optional<PolicyVersion> version) { evaluation_ = version; }
 
-  // What people should hear: why a version is not there, when it fails for the first time.
+  // What people should hear: why a version is not there, once for each version and kind of failure,
+  // however many generators fail and however often they come back.
   std::optional<std::string> OnLoaded(const VersionLoaded& event, Instant now);
   void OnReleased(const VersionReleased& event, Instant now);
   void OnReset(const GeneratorReset& event, Instant now);
@@ -169,6 +170,7 @@ class Fleet {
   uint64_t unfinished_evaluation_ = 0;  // samples
   uint64_t waiting_training_ = 0;       // groups
   std::string last_problem_;
+  std::set<std::pair<HoldKey, StatusCode>> told_;  // of this run, by OnLoaded
 };
 
 }  // namespace titan::orchestrator

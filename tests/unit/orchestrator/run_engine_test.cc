@@ -525,9 +525,20 @@ TEST(RunEngineTest, WatchersHearOnceWhyAGeneratorDoesNotLoad) {
   World world{options};
   world.Submit("job-1", MakeSpec());
   world.RunFor(60'000);
+  // A generator that dies of it, starts anew and fails again is no news, under whatever name.
+  for (int i = 0; i < 5; ++i) {
+    world.Kill("generator-0");
+    world.Join("generator-0", WorkerRole::kGenerator);
+    world.Join("other-" + std::to_string(i), WorkerRole::kGenerator);
+    world.RunFor(5'000);
+    world.Kill("other-" + std::to_string(i));
+  }
   EXPECT_EQ(world.Job("job-1").state, JobState::kRunning);
-  EXPECT_EQ(std::count(world.messages.begin(), world.messages.end(),
-                       "generator-0 could not load version 0: simulated"),
+  EXPECT_EQ(std::count_if(world.messages.begin(), world.messages.end(),
+                          [](const std::string& message) {
+                            return message.find("could not load version 0: simulated") !=
+                                   std::string::npos;
+                          }),
             2);  // as a policy, and for evaluation
 }
 
