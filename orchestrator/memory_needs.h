@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a job takes of the memory of a machine that runs all of it, from the sizes of its model: an
+// What a job takes of the memory of a machine that runs its store and trainer and the generators
+// that are given, from the sizes of its model: an
 // estimate from below, so that a job that cannot fit is refused before anything is loaded. The
 // daemons check their own part exactly when they take it. Pure functions, any thread.
 #ifndef TITAN_ORCHESTRATOR_MEMORY_NEEDS_H_

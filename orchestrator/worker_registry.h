@@ -28,7 +28,8 @@ struct WorkerRecord {
   WorkerReady ready;
   std::string address;
   int64_t pid = 0;
-  Contract contract;  // generators and trainers
+  std::string machine;  // whose memory it takes; "": not known
+  Contract contract;    // generators and trainers
   Instant last_heartbeat;
 };
 

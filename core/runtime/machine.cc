@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string>
 
 #include "core/runtime/files.h"
@@ -49,6 +50,14 @@ StatusOr<uint64_t> AvailableMemory() {
     free = std::min(*free, FreeOfControlGroup(*max, *current).value_or(*free));
   }
   return *free;
+}
+
+std::string MemoryName() {
+  const auto boot = ReadFile("/proc/sys/kernel/random/boot_id");
+  std::error_code unknown;
+  const std::string group = std::filesystem::read_symlink("/proc/self/ns/cgroup", unknown).string();
+  if (!boot.ok() || unknown) return "";
+  return boot->substr(0, boot->find('\n')) + " " + group;
 }
 
 }  // namespace titan::runtime

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "core/base/status.h"
@@ -15,6 +16,11 @@ namespace titan::runtime {
 // Bytes that can be taken without swapping: of the machine (MemAvailable), or of this process's
 // control group where that is less. Unavailable: /proc/meminfo does not say.
 StatusOr<uint64_t> AvailableMemory();
+
+// Names the memory that AvailableMemory speaks of: equal in all processes of a container (control
+// group namespace), or of a machine outside of containers, until it starts again. "": the system
+// does not say.
+std::string MemoryName();
 
 // The bytes that /proc/meminfo calls MemAvailable.
 std::optional<uint64_t> AvailableFromMeminfo(std::string_view text);

@@ -287,6 +287,7 @@ StatusOr<WorkerRecord> FromProto(const v1::RegisterWorkerRequest& request) {
   record.ready.graders = {request.graders().begin(), request.graders().end()};
   record.address = request.worker().address();
   record.pid = request.worker().pid();
+  record.machine = request.machine();
   record.contract.forward = request.contract().forward();
   record.contract.training = request.contract().training();
   for (const auto& item : request.contract().items()) {

@@ -11,6 +11,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
 #include "core/storage/rocksdb_store.h"
 #include "core/storage/segment_log.h"
 #include "services/orchestrator/convert.h"
@@ -86,6 +87,7 @@ OrchestratorDaemon::OrchestratorDaemon(const config::v1::OrchestratorConfig& con
                                        std::unique_ptr<Journal> journal)
     : config_(config),
       context_(context),
+      machine_(runtime::MemoryName()),
       journal_(std::move(journal)),
       data_files_(config.daemon().data_folder() + "/data"),
       workers_(Millis(config.worker_timeout_ms())),

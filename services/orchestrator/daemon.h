@@ -124,8 +124,14 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   // While a job lives, what it takes of memory and disk is not free, but will be: only an idle
   // fleet can say that another one has no room.
   bool Idle() const;
-  // Of the generators that answer.
+  // It takes memory of another machine or container, of which nothing is known here.
+  bool IsElsewhere(const WorkerRecord& worker) const;
+  // Of the generators that answer and take memory of this machine.
   asio::awaitable<std::vector<GeneratorMemory>> AskGeneratorMemory();
+  // What a job takes of this machine: without what a trainer elsewhere takes, and the store there,
+  // whose slots it fills.
+  std::vector<MemoryNeed> NeedsHere(const formats::ModelConfig& model, const JobSpec& spec,
+                                    const std::vector<GeneratorMemory>& generators) const;
   // What a spec asks for and lacks; one look for CheckJob and SubmitJob.
   struct Examined {
     std::vector<FieldProblem> problems;  // not empty: the rest is as far as it was looked at
@@ -174,6 +180,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
 
   const config::v1::OrchestratorConfig config_;
   rpc::DaemonContext& context_;
+  const std::string machine_;  // as workers say theirs
   std::unique_ptr<Journal> journal_;
   const DataFiles data_files_;
   std::unique_ptr<weightstore::GrpcLeader> models_;  // of the weight store; blocking pool only

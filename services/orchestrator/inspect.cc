@@ -51,11 +51,17 @@ std::vector<WorkerName> OrchestratorDaemon::Generators() const {
   return names;
 }
 
+bool OrchestratorDaemon::IsElsewhere(const WorkerRecord& worker) const {
+  return !worker.machine.empty() && worker.machine != machine_;
+}
+
 asio::awaitable<std::vector<GeneratorMemory>> OrchestratorDaemon::AskGeneratorMemory() {
   using Async = generator::v1::GeneratorService::StubInterface::async_interface;
   std::vector<GeneratorMemory> all;
   const std::vector<WorkerName> names = Generators();
   for (const WorkerName& name : names) {
+    const WorkerRecord* const record = workers_.Find(name.worker_id);
+    if (record == nullptr || IsElsewhere(*record)) continue;
     auto stub = generator_stubs_.Get(workers_, name);
     if (!stub.ok()) continue;
     const generator::v1::GetStatusRequest ask;
@@ -67,6 +73,20 @@ asio::awaitable<std::vector<GeneratorMemory>> OrchestratorDaemon::AskGeneratorMe
                    memory.max_running_sequences(), memory.taken_bytes()});
   }
   co_return all;
+}
+
+std::vector<MemoryNeed> OrchestratorDaemon::NeedsHere(
+    const formats::ModelConfig& model, const JobSpec& spec,
+    const std::vector<GeneratorMemory>& generators) const {
+  std::vector<MemoryNeed> needs = MemoryNeeds(model, spec, generators);
+  const auto& workers = workers_.workers();
+  const bool trainer_elsewhere = std::any_of(workers.begin(), workers.end(), [&](const auto& w) {
+    return w.second.ready.role == WorkerRole::kTrainer && IsElsewhere(w.second);
+  });
+  if (trainer_elsewhere) {
+    std::erase_if(needs, [](const MemoryNeed& need) { return need.holder != "generators"; });
+  }
+  return needs;
 }
 
 asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Examine(
@@ -114,7 +134,7 @@ asio::awaitable<StatusOr<OrchestratorDaemon::Examined>> OrchestratorDaemon::Exam
   for (std::string& warning : reward.warnings) found.warnings.push_back(std::move(warning));
   for (std::string& warning : WorkerWarnings()) found.warnings.push_back(std::move(warning));
   const std::vector<GeneratorMemory> generators = co_await AskGeneratorMemory();
-  found.memory = MemoryNeeds(prepared->renderer->config(), *spec, generators);
+  found.memory = NeedsHere(prepared->renderer->config(), *spec, generators);
   found.prepared = *std::move(prepared);
   const std::function<StatusOr<weightstore::DiskUse>()> ask_disk = [this] {
     return models_->Disk();

@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
 #include "services/rpc/channel.h"
 
 namespace titan::rpc {
@@ -97,6 +98,7 @@ asio::awaitable<void> WorkerAgent::Loop() {
 asio::awaitable<bool> WorkerAgent::Register() {
   RegisterWorkerRequest request = options_.registration;
   *request.mutable_worker() = context_.Identity();
+  request.set_machine(runtime::MemoryName());
   const auto reply =
       co_await CallUnary(context_.client, *stub_, &Async::RegisterWorker, request, kCallDeadline);
   if (stopping_) co_return false;

@@ -10,12 +10,14 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/runtime/machine.h"
 #include "services/rpc/status_convert.h"
 #include "tests/support/child_process.h"
 #include "tests/support/orchestrator_process.h"
@@ -514,6 +516,51 @@ TEST_F(OrchestratorProcessTest, AJobWhoseLastVersionHasNoRoomIsRefusedAtTheSubmi
 
   store_.keeps_nothing = true;  // which needs no room
   EXPECT_EQ(Check(spec).problems_size(), 0);
+}
+
+// A generator of another machine has nothing to do with the memory of this one.
+TEST_F(OrchestratorProcessTest, TheMemoryOfWorkersElsewhereIsNotThatOfThisMachine) {
+  StartDaemon();
+  RegisterAll(1);
+  generators_[0].kv_cache_bytes = 1;
+  generators_[1].kv_cache_bytes = uint64_t{1} << 50;  // more than any machine has
+  const auto bytes_of = [](const ov::CheckJobResponse& check) {
+    std::map<std::string, uint64_t> bytes;
+    for (const auto& need : check.memory()) bytes[need.holder()] = need.bytes();
+    return bytes;
+  };
+  const auto join = [&](const std::string& id, type::v1::WorkerRole role,
+                        const std::string& address, const std::string& machine) {
+    const grpc::Status status = Register(id, role, address, "of " + machine, "8", machine);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  };
+  const auto alone = bytes_of(Check(Spec()));
+  ASSERT_EQ(alone.size(), 3u);
+  const auto second = [&](const std::string& machine) {
+    join("generator-1", type::v1::WORKER_ROLE_GENERATOR, generator_listeners_[1]->address(),
+         machine);
+  };
+  second("elsewhere");
+  const ov::CheckJobResponse apart = Check(Spec());
+  EXPECT_EQ(apart.problems_size(), 0) << apart.ShortDebugString();
+  EXPECT_EQ(bytes_of(apart), alone);
+
+  second(runtime::MemoryName());
+  const ov::CheckJobResponse here = Check(Spec());
+  ASSERT_EQ(here.problems_size(), 1) << here.ShortDebugString();
+  EXPECT_EQ(here.problems(0).path(), "schedule.max_age");
+  EXPECT_GE(bytes_of(here).at("generators"), uint64_t{1} << 50);
+  EXPECT_EQ(Submit(Spec(), "too much").status().code(), StatusCode::kInvalidArgument);
+
+  // So with a trainer, and the store whose slots it fills.
+  second("elsewhere");
+  join("trainer", type::v1::WORKER_ROLE_TRAINER, trainer_listener_.address(), "elsewhere");
+  EXPECT_EQ(bytes_of(Check(Spec())),
+            (std::map<std::string, uint64_t>{{"generators", alone.at("generators")}}));
+  const auto job = Submit(Spec(), "fits");
+  ASSERT_TRUE(job.ok()) << job.status();
+  Watch(*job);
+  EXPECT_EQ(Get(*job).state(), ov::JOB_STATE_SUCCEEDED) << Get(*job).reason();
 }
 
 TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {

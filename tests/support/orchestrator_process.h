@@ -124,6 +124,7 @@ class FakeGenerator final : public gv::GeneratorService::Service {
   grpc::Status GetStatus(ServerContext*, const gv::GetStatusRequest*,
                          gv::GetStatusResponse* response) override {
     std::lock_guard lock(mutex);
+    response->mutable_memory()->set_kv_cache_bytes(kv_cache_bytes);
     for (const auto& [evaluation, version] : held) {
       auto& v = *response->add_versions();
       v.set_evaluation(evaluation);
@@ -173,6 +174,7 @@ class FakeGenerator final : public gv::GeneratorService::Service {
   std::mutex mutex;
   std::set<std::pair<bool, uint64_t>> held;
   std::atomic<int> groups{0};
+  std::atomic<uint64_t> kv_cache_bytes{0};
   std::atomic<bool> stuck{false};
 };
 
@@ -367,8 +369,9 @@ class OrchestratorProcessTest : public ::testing::Test {
 
   grpc::Status Register(const std::string& id, type::v1::WorkerRole role,
                         const std::string& address, const std::string& incarnation = "1",
-                        const std::string& leaves = "8") {
+                        const std::string& leaves = "8", const std::string& machine = "") {
     ov::RegisterWorkerRequest request;
+    request.set_machine(machine);
     request.mutable_worker()->set_worker_id(id);
     request.mutable_worker()->set_incarnation(incarnation);
     request.mutable_worker()->set_role(role);

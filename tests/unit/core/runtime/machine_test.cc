@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Goal: the memory that is left is read from the machine or its control group, whichever is less.
+// Goal: the memory that is left is read from the machine or its control group, whichever is less,
+// and taken by one process at a time.
 #include "core/runtime/machine.h"
 
 #include <gtest/gtest.h>
+
+#include "tests/support/child_process.h"
 
 namespace titan::runtime {
 namespace {
@@ -20,6 +23,16 @@ TEST(MachineTest, ReadsMeminfoAndControlGroups) {
   const auto left = AvailableMemory();
   ASSERT_TRUE(left.ok()) << left.status();
   EXPECT_GT(*left, 0u);
+}
+
+TEST(MachineTest, ProcessesOfOneMachineNameItAlike) {
+  const std::string name = MemoryName();
+  EXPECT_NE(name, "");
+  EXPECT_EQ(name.find('\n'), std::string::npos);
+  testing::ChildProcess child(
+      [&](testing::ChildProcess& test) { test.Send(static_cast<uint64_t>(MemoryName() == name)); });
+  EXPECT_EQ(child.Receive(), 1u);
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 }  // namespace

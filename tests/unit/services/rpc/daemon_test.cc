@@ -20,6 +20,7 @@
 #include "core/runtime/files.h"
 #include "core/runtime/health.h"
 #include "core/runtime/log.h"
+#include "core/runtime/machine.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/worker.h"
 #include "services/settings/shared.h"
@@ -85,6 +86,7 @@ class TestService final : public DaemonService, public OrchestratorService::Call
         [](RegisterWorkerRequest r, std::function<void(StatusOr<RegisterWorkerResponse>)> reply) {
           ++registrations;
           last_worker = r.worker();
+          last_machine = r.machine();
           if (refuse) {
             reply(FailedPrecondition("contract item linear.leaves differs"));
             return;
@@ -114,6 +116,7 @@ class TestService final : public DaemonService, public OrchestratorService::Call
   static inline bool refuse = false;
   static inline bool drained = false;
   static inline type::v1::WorkerIdentity last_worker;
+  static inline std::string last_machine;
   static inline TestService* current = nullptr;
   std::unique_ptr<WorkerAgent> agent;
 
@@ -254,6 +257,7 @@ TEST_F(DaemonTest, RunningDaemonIsFoundAndItsWorkerComesBack) {
   EXPECT_EQ(epochs, (std::vector<uint64_t>{9, 9}));
   EXPECT_TRUE(TestService::drained);
   EXPECT_EQ(TestService::last_worker.worker_id(), "reward-7");
+  EXPECT_EQ(TestService::last_machine, runtime::MemoryName());
   EXPECT_EQ(TestService::last_worker.role(), type::v1::WORKER_ROLE_REWARD);
   EXPECT_EQ(TestService::last_worker.incarnation(), endpoint.incarnation);
   EXPECT_FALSE(std::filesystem::exists(runtime::EndpointPath(folder_, "reward-7")));
