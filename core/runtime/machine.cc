@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/runtime/machine.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <string>
@@ -58,6 +63,18 @@ std::string MemoryName() {
   const std::string group = std::filesystem::read_symlink("/proc/self/ns/cgroup", unknown).string();
   if (!boot.ok() || unknown) return "";
   return boot->substr(0, boot->find('\n')) + " " + group;
+}
+
+std::optional<MemoryTurn> MemoryTurn::Try() {
+  const int fd = ::open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return MemoryTurn(-1);
+  MemoryTurn turn(fd);
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return std::nullopt;
+  return turn;
+}
+
+MemoryTurn::~MemoryTurn() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace titan::runtime

@@ -23,6 +23,8 @@ using generator::VersionKey;
 namespace {
 
 constexpr auto kModelRetry = std::chrono::milliseconds(20);
+constexpr auto kTurnRetry = std::chrono::milliseconds(20);
+constexpr int kTurnTries = 3000;  // 60 s; another process may stand still with it
 constexpr auto kReleaseRetry = std::chrono::milliseconds(20);
 constexpr int kReleaseTries = 500;  // 10 s
 // Of a pull, which receives, hashes and verifies while others generate.
@@ -75,9 +77,11 @@ Status CheckMemory(const Engine::Memory& needed, uint64_t available) {
 }  // namespace
 
 ModelHost::ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
-                     rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma)
+                     rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma,
+                     FreeMemory free_memory)
     : config_(config),
       context_(context),
+      free_memory_(std::move(free_memory)),
       pull_metrics_(context.metrics),
       puller_(MakePuller(config, std::move(rma), pull_metrics_)),
       subscriber_(leader, config.weightstore_socket(), *puller_, config.daemon().worker_id()),
@@ -114,7 +118,7 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::HeldVersion& 
   const auto mode = model::ModeFromName(manifest.numerics_mode);
   if (!mode.ok()) return FailedPrecondition("manifest: " + MessageOf(mode.status()));
   // Before the rotary tables are made, which are part of what is needed.
-  const auto available = runtime::AvailableMemory();  // a system that does not say is tried
+  const auto available = free_memory_();  // a system that does not say is tried
   Model made;
   TITAN_ASSIGN_OR_RETURN(made.decoder, model::Decoder::Create(config, /*max_positions=*/0, *mode));
   const auto slot_bytes = static_cast<uint64_t>(made.decoder->table().slot_bytes());
@@ -142,6 +146,22 @@ StatusOr<ModelHost::Model> ModelHost::MakeModel(const weightstore::HeldVersion& 
   return made;
 }
 
+asio::awaitable<std::optional<runtime::MemoryTurn>> ModelHost::AwaitMemoryTurn() {
+  asio::steady_timer timer(context_.control);
+  std::optional<runtime::MemoryTurn> turn = runtime::MemoryTurn::Try();
+  for (int tries = 0; !turn.has_value() && !stopped_ && tries < kTurnTries; ++tries) {
+    timer.expires_after(kTurnRetry);
+    co_await timer.async_wait(asio::use_awaitable);
+    turn = runtime::MemoryTurn::Try();
+  }
+  if (!turn.has_value() && !stopped_) {
+    TITAN_LOG(kWarning, "memory_turn_missed",
+              {"because", "another process of this machine has it for a minute"},
+              {"means", "what is free is looked at while that may take some of it"});
+  }
+  co_return turn;
+}
+
 asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::HeldVersion> slot) {
   asio::steady_timer timer(context_.control);
   while (making_model_) {  // of another version: the run's evaluation at its start
@@ -157,8 +177,14 @@ asio::awaitable<Status> ModelHost::ServeModelOf(std::shared_ptr<weightstore::Hel
   making_model_ = true;
   model_.engine.reset();  // before its decoder
   model_ = {};
+  std::optional<runtime::MemoryTurn> turn = co_await AwaitMemoryTurn();
+  if (stopped_) {
+    making_model_ = false;
+    co_return Cancelled("the generator is shutting down");
+  }
   const auto make = [this, slot] { return MakeModel(*slot); };
   auto made = co_await context_.blocking.Run(make);
+  turn.reset();
   making_model_ = false;
   if (!made.ok()) co_return made.status();
   if (stopped_) co_return Cancelled("the generator is shutting down");

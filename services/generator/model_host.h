@@ -9,8 +9,11 @@
 #ifndef TITAN_SERVICES_GENERATOR_MODEL_HOST_H_
 #define TITAN_SERVICES_GENERATOR_MODEL_HOST_H_
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "core/base/status.h"
 #include "core/kernels/pool.h"
 #include "core/model/decoder.h"
+#include "core/runtime/machine.h"
 #include "generator/engine_thread.h"
 #include "services/generator/pull_metrics.h"
 #include "services/rpc/daemon.h"
@@ -36,10 +40,13 @@ class ModelHost {
     bool settled = false;  // an orphan that RenewOrphans need not ask for
   };
 
+  // The bytes of memory that are free; an error: not known. Called by the blocking pool.
+  using FreeMemory = std::function<StatusOr<uint64_t>()>;
   // leader and context must outlive the host. rma: by which it pulls where the store's host has it;
   // null: pulls go over TCP.
   ModelHost(const config::v1::GeneratorConfig& config, weightstore::LeaderPort& leader,
-            rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma = nullptr);
+            rpc::DaemonContext& context, std::shared_ptr<transport::RmaDomain> rma = nullptr,
+            FreeMemory free_memory = runtime::AvailableMemory);
   ~ModelHost();
 
   // Takes a version, mapped or pulled, and hands it to the engine; answers its digest. Idempotent.
@@ -80,11 +87,14 @@ class ModelHost {
   };
 
   bool Serves(const weightstore::Manifest& manifest) const;
-  // Decoder, contract and engine; takes seconds, hence on the blocking pool.
+  // Decoder, contract and engine; takes seconds, hence on the blocking pool. REQUIRES: the turn to
+  // take memory, until it returns; what it looks at as free it has then taken.
   StatusOr<Model> MakeModel(const weightstore::HeldVersion& version) const;
   // The version, and the model that runs it.
   rpc::asio::awaitable<StatusOr<std::shared_ptr<weightstore::HeldVersion>>> Acquire(
       generator::VersionKey key);
+  // nullopt: somebody keeps it too long, or the host is stopped.
+  rpc::asio::awaitable<std::optional<runtime::MemoryTurn>> AwaitMemoryTurn();
   // Makes the version's model the one that is served; waits for another call that is at it.
   rpc::asio::awaitable<Status> ServeModelOf(std::shared_ptr<weightstore::HeldVersion> slot);
   // Cancelled: the host is stopped, or the engine has gone.
@@ -92,6 +102,7 @@ class ModelHost {
 
   const config::v1::GeneratorConfig config_;
   rpc::DaemonContext& context_;
+  const FreeMemory free_memory_;
   PullMetrics pull_metrics_;
   const std::unique_ptr<weightstore::lanes::Puller> puller_;  // of what this host does not have
   weightstore::Subscriber subscriber_;

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/support/child_process.h"
 
 namespace titan::runtime {
@@ -33,6 +35,34 @@ TEST(MachineTest, ProcessesOfOneMachineNameItAlike) {
       [&](testing::ChildProcess& test) { test.Send(static_cast<uint64_t>(MemoryName() == name)); });
   EXPECT_EQ(child.Receive(), 1u);
   EXPECT_EQ(child.Wait(), 0);
+}
+
+// Other programs of the machine may have it for a while.
+MemoryTurn AwaitTurn() {
+  for (;;) {
+    if (std::optional<MemoryTurn> turn = MemoryTurn::Try()) return *std::move(turn);
+    std::this_thread::yield();
+  }
+}
+
+TEST(MachineTest, OneProcessAtATimeHasTheTurnUntilItEnds) {
+  testing::ChildProcess other([](testing::ChildProcess& test) {
+    std::optional<MemoryTurn> turn = AwaitTurn();
+    test.Send(1);
+    test.Receive();
+    turn.reset();
+    turn = AwaitTurn();
+    test.Send(2);
+    test.Receive();
+  });
+  ASSERT_EQ(other.Receive(), 1u);
+  EXPECT_FALSE(MemoryTurn::Try().has_value());
+  other.Send(1);
+  ASSERT_EQ(other.Receive(), 2u);
+  EXPECT_FALSE(MemoryTurn::Try().has_value());
+  other.Kill();
+  const MemoryTurn turn = AwaitTurn();
+  EXPECT_FALSE(MemoryTurn::Try().has_value());  // nor twice in one process
 }
 
 }  // namespace

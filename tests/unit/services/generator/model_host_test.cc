@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,6 +27,8 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include "core/runtime/files.h"
+#include "core/runtime/machine.h"
 #include "services/contract/contract.h"
 #include "services/generator/pull_lane.h"
 #include "tests/support/small_run.h"
@@ -306,6 +310,66 @@ TEST_F(ModelHostTest, TheEndOfTheProcessDoesNotWaitForAnOffer) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
   ready.set_value();
   (void)trainer.get();
+}
+
+// Anonymous memory of this process that is resident.
+uint64_t OwnBytes() {
+  const std::string status = *runtime::ReadFile("/proc/self/status");
+  return std::stoull(status.substr(status.find("RssAnon:") + 8)) << 10;
+}
+
+// A generator of its own beside that of the fixture.
+struct Another {
+  Another(const std::string& worker_id, const config::v1::GeneratorConfig& like,
+          rpc::DaemonContext& beside, weightstore::LeaderPort& leader,
+          ModelHost::FreeMemory free_memory)
+      : config(like), context{beside.control,  beside.server,    beside.client,
+                              beside.blocking, metrics,          beside.clock,
+                              config.daemon(), "test",           beside.role,
+                              beside.address,  beside.set_ready, beside.request_shutdown} {
+    config.mutable_daemon()->set_worker_id(worker_id);
+    host = std::make_unique<ModelHost>(config, leader, context, nullptr, std::move(free_memory));
+  }
+  config::v1::GeneratorConfig config;
+  runtime::Metrics metrics;
+  rpc::DaemonContext context;
+  std::unique_ptr<ModelHost> host;
+};
+
+// Two generators, a machine that has room for the cache of one.
+TEST_F(ModelHostTest, OfTwoThatLoadAtOnceOneSeesWhatTheOtherHasTaken) {
+  constexpr uint64_t kCache = 64u << 20;
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
+  config_.set_kv_cache_bytes(kCache);
+  const uint64_t room = OwnBytes() + kCache * 3 / 2;
+  std::atomic<int> looks{0};
+  const auto free_memory = [&]() -> StatusOr<uint64_t> {
+    ++looks;
+    EXPECT_FALSE(runtime::MemoryTurn::Try().has_value()) << "it looks out of its turn";
+    return room - std::min(room, OwnBytes());
+  };
+  Another first("generator-1", config_, context_, leader_, free_memory);
+  Another second("generator-2", config_, context_, leader_, free_memory);
+  {
+    std::optional<runtime::MemoryTurn> turn;  // which other programs may have for a while
+    while (!turn.has_value()) turn = runtime::MemoryTurn::Try();
+    // One that ends does not wait for its turn.
+    Another third("generator-3", config_, context_, leader_, free_memory);
+    const auto waiting = Begin(third.host->Load({"run", 0}));
+    for (int i = 0; i < 50; ++i) io_.run_one_for(std::chrono::milliseconds(1));
+    EXPECT_FALSE(waiting->has_value());
+    third.host->Stop();
+    EXPECT_EQ(End(waiting).status().code(), StatusCode::kCancelled);
+    EXPECT_EQ(looks, 0);
+  }
+  const auto loads = {Begin(first.host->Load({"run", 0})), Begin(second.host->Load({"run", 0}))};
+  std::vector<Status> ends;
+  for (const auto& load : loads) ends.push_back(End(load).status());
+  EXPECT_EQ(looks, 2);
+  EXPECT_NE(ends[0].ok(), ends[1].ok()) << ends[0] << " and " << ends[1];
+  const Status& refused = ends[0].ok() ? ends[1] : ends[0];
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(MessageOf(refused).find("lower kv_cache_bytes"), std::string::npos) << refused;
 }
 
 TEST_F(ModelHostTest, WhileAVersionLoads) {
