@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "core/base/hash.h"
+#include "core/base/hash_stream.h"
 #include "core/base/status.h"
 #include "weightstore/client/unix_socket.h"
 
@@ -62,8 +64,11 @@ class BlobFiles {
   // What was published so far survives power loss. Its own failure, again and again, after one.
   Status Sync();
 
-  // At most max_bytes from offset on; empty at the end. Who reads it from the start has all of it
-  // compared with its name first. NotFound names the blob; DataLoss as of ReadWhole.
+  // At most max_bytes from offset on; empty at the end. Reads no more of the file than that. Who
+  // reads a blob from its start to its end, piece after piece, has the pieces compared with its
+  // name: DataLoss as of ReadWhole in place of the last one. Before that, and for other cuts, the
+  // bytes are what the file has: no reader uses them before it has compared all of them itself, as
+  // ModelPort::ReadBlob does. NotFound names the blob.
   StatusOr<std::string> Read(const Hash128& digest, uint64_t offset, size_t max_bytes) const;
   // The whole blob, compared with its name. DataLoss, naming the file: it has another size than
   // `out` or other bytes. NotFound names the blob.
@@ -90,6 +95,16 @@ class BlobFiles {
  private:
   BlobFiles(std::string folder, OnDamage on_damage)
       : folder_(std::move(folder)), on_damage_(std::move(on_damage)) {}
+  // Of a blob that somebody reads from its start: the pieces so far. Those who are at the same
+  // place of the same blob have read the same and may change places.
+  struct Reading {
+    Hash128 digest;
+    uint64_t offset = 0;  // of the next piece
+    Hash128Stream hash;
+  };
+  // Null: nobody is there, or it was forgotten.
+  std::unique_ptr<Reading> TakeReading(const Hash128& digest, uint64_t offset) const;
+  void KeepReading(std::unique_ptr<Reading> reading) const;
   // Compares the file with its name and shows the bytes.
   Status Compare(const Hash128& digest, const UniqueFd& fd,
                  const std::function<void(std::span<const std::byte>)>& visit) const;
@@ -104,6 +119,7 @@ class BlobFiles {
   std::mutex syncing_;        // held over Sync, taken before mutex_
   mutable std::mutex mutex_;  // guards what follows
   Status sync_failure_;
+  mutable std::list<std::unique_ptr<Reading>> readings_;  // the latest last
 };
 
 }  // namespace titan::weightstore

@@ -9,8 +9,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/storage/memory_store.h"
 #include "tests/support/test_files.h"
@@ -545,6 +550,77 @@ TEST_F(LibraryTest, AVersionOfARunThatGoesOnTakesNoRoomThatIsReserved) {
   EXPECT_EQ(NumFiles(), 0u);
   ASSERT_TRUE(Keep("run", 3, 3).ok());
   EXPECT_EQ(library_->NotKeptReason("run", 2), "");
+}
+
+// Bytes that this thread has read from files.
+uint64_t BytesRead() {
+  const std::string counts = ReadBytes("/proc/thread-self/io");
+  return std::stoull(counts.substr(counts.find("rchar:") + 6));
+}
+
+// A call has a deadline, and a blob any size.
+TEST(BlobFilesTest, AReadTakesWhatItAnswersAndTheLastOneKnowsWhetherAllWasWhole) {
+  constexpr size_t kPiece = 1 << 20, kPieces = 40;
+  TempFolder folder;
+  std::vector<std::string> told;
+  const auto files = BlobFiles::Open(
+      folder.path("blobs"), [&](const Status& damage) { told.push_back(MessageOf(damage)); });
+  ASSERT_TRUE(files.ok()) << files.status();
+  std::string content(kPieces * kPiece, '\0');
+  for (size_t i = 0; i < content.size(); i += 8) std::memcpy(&content[i], &i, 8);
+  auto writer = (*files)->Create();
+  ASSERT_TRUE(writer->Append(std::as_bytes(std::span(content))).ok());
+  const auto digest = writer->Seal();
+  ASSERT_TRUE(digest.ok() && writer->Publish().ok());
+  const std::string path = folder.path("blobs/" + ToHex(*digest));
+
+  // The answers to two readers, one some pieces behind the other, until one is an error.
+  const auto read = [&](size_t behind) {
+    Status ends[2];
+    std::string got[2];
+    for (size_t i = 0; i < kPieces + behind; ++i) {
+      for (const size_t reader : {0, 1}) {
+        const size_t piece = i - reader * behind;
+        if (piece >= kPieces) continue;  // not yet, or no more
+        const uint64_t before = BytesRead();
+        const auto bytes = (*files)->Read(*digest, piece * kPiece, kPiece);
+        EXPECT_LT(BytesRead() - before, kPiece * 3 / 2);
+        EXPECT_TRUE(ends[reader].ok()) << "read on after an error";
+        ends[reader] = bytes.status();
+        EXPECT_TRUE(bytes.ok() || piece + 1 == kPieces) << bytes.status();
+        if (bytes.ok()) got[reader] += *bytes;
+      }
+    }
+    EXPECT_EQ(ends[0].ok() && ends[1].ok(), got[0] == content && got[1] == content);
+    return std::pair(ends[0], ends[1]);
+  };
+  for (const size_t behind : {0, 1, 7}) {
+    const auto [first, second] = read(behind);
+    EXPECT_TRUE(first.ok() && second.ok()) << first << second;
+  }
+  EXPECT_TRUE(told.empty());
+  EXPECT_EQ(*(*files)->Read(*digest, kPieces * kPiece, kPiece), "");
+
+  std::string damaged = content;
+  damaged[kPieces * kPiece / 3] ^= 4;
+  WriteBytes(path, damaged);
+  for (const size_t behind : {0, 1, 7}) {
+    told.clear();
+    const auto [first, second] = read(behind);
+    EXPECT_EQ(first.code(), StatusCode::kDataLoss) << first;
+    EXPECT_EQ(second.code(), StatusCode::kDataLoss) << second;
+    EXPECT_THAT(MessageOf(first), HasSubstr(path));
+    EXPECT_EQ(told.size(), 2u);
+  }
+  // One that ends early, also at the end of a piece.
+  for (const size_t size : {size_t{0}, kPiece, kPiece + 1}) {
+    fs::resize_file(path, size);
+    Status end;
+    for (size_t at = 0; end.ok() && at <= size; at += kPiece) {
+      end = (*files)->Read(*digest, at, kPiece).status();
+    }
+    EXPECT_EQ(end.code(), StatusCode::kDataLoss) << size << ": " << end;
+  }
 }
 
 }  // namespace
