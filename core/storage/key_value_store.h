@@ -67,8 +67,9 @@ class KeyValueStore {
   // Makes everything written so far survive power loss. Codes as Write.
   virtual Status Sync() = 0;
 
-  // Reads what the disk has, as the next one to open it would; writes wait meanwhile. DataLoss: it
-  // is damaged; from then on every Write is refused with that. Unavailable: it cannot be read now.
+  // Reads what the disk has, as the next one to open it would. Writes go on meanwhile; where
+  // something seems wrong it is read once more, and they wait. DataLoss: it is damaged; from then
+  // on every Write is refused with that. Unavailable: it cannot be read now.
   virtual Status Check() = 0;
 
   // nullopt: no such key. DataLoss, Unavailable as above.

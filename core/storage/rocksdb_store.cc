@@ -100,18 +100,16 @@ class RocksDbStore final : public KeyValueStore {
   }
 
   Status Check() override {
+    {
+      const std::shared_lock lock(mutex_);
+      TITAN_RETURN_IF_ERROR(failure_);
+      if (ReadDisk().ok()) return OkStatus();
+    }
+    // Files that are written to meanwhile may look damaged: once more, and nobody writes.
     const std::unique_lock lock(mutex_);
     TITAN_RETURN_IF_ERROR(failure_);
-    const char* const what = "what the disk has";
-    // Files that are of no use any more stay until they have been read.
-    TITAN_RETURN_IF_ERROR(Told(db_->DisableFileDeletions(), what));
-    rocksdb::DB* opened = nullptr;
-    rocksdb::Status read = rocksdb::DB::OpenForReadOnly(OptionsOfStore(), folder_, &opened);
-    std::unique_ptr<rocksdb::DB> reader(opened);
-    if (read.ok()) read = reader->VerifyChecksum();
-    reader.reset();
-    (void)db_->EnableFileDeletions(/*force=*/false);
-    const Status told = Told(read, what);
+    const rocksdb::Status read = ReadDisk();
+    const Status told = Told(read, "what the disk has");
     if (!read.IsCorruption() && !read.IsPathNotFound()) return told;
     failure_ = DataLoss(MessageOf(told));
     return failure_;
@@ -178,6 +176,19 @@ class RocksDbStore final : public KeyValueStore {
     if (!changed.ok()) failure_ = changed;
     return changed;
   }
+  // All files, as the next one to open the folder would. Under mutex_, shared or alone.
+  rocksdb::Status ReadDisk() {
+    // Files that are of no use any more stay until they have been read.
+    rocksdb::Status read = db_->DisableFileDeletions();
+    if (!read.ok()) return read;
+    rocksdb::DB* opened = nullptr;
+    read = rocksdb::DB::OpenForReadOnly(OptionsOfStore(), folder_, &opened);
+    std::unique_ptr<rocksdb::DB> reader(opened);
+    if (read.ok()) read = reader->VerifyChecksum();
+    reader.reset();
+    (void)db_->EnableFileDeletions(/*force=*/false);
+    return read;
+  }
   Status OpenAgain() {
     if (failure_.ok() || failure_.code() == StatusCode::kDataLoss) return failure_;
     Close();
@@ -222,8 +233,9 @@ class RocksDbStore final : public KeyValueStore {
   }
 
   const std::string folder_;
-  std::mutex change_mutex_;          // held over a change, taken before mutex_
-  mutable std::shared_mutex mutex_;  // held alone by Check and to open again; guards what follows
+  std::mutex change_mutex_;  // held over a change, taken before mutex_
+  mutable std::shared_mutex
+      mutex_;  // held alone to open again, and by Check to be sure; guards what follows
   std::unique_ptr<rocksdb::DB> db_;  // null: it could not be opened again
   Status failure_;                   // of a write, since which it was not opened again
 };

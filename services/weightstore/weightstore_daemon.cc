@@ -163,6 +163,8 @@ class WeightStoreDaemon final : public rpc::DaemonService {
     };
     damaged_blobs_ = damaged("blob");
     damaged_index_ = damaged("index");
+    index_checks_ = metrics.AddCounter("titan_weightstore_index_checks_total",
+                                       "Times that the records were read again from the disk");
     adopted_ = metrics.AddGauge("titan_weightstore_adopted_slots",
                                 "Slots taken over from readers of an earlier life of this host "
                                 "daemon, since the start");
@@ -332,13 +334,20 @@ class WeightStoreDaemon final : public rpc::DaemonService {
   // memory: versions are served on, and nothing is acknowledged that the next start could not read.
   asio::awaitable<void> CheckIndex() {
     const std::function<Status()> check = [this] { return index_->Check(); };
+    StatusCode last = StatusCode::kOk;
     for (;;) {
       check_timer_.expires_after(check_period_);
       boost::system::error_code woken;
       co_await check_timer_.async_wait(asio::redirect_error(asio::use_awaitable, woken));
       if (draining_) co_return;
       const Status checked = co_await context_.blocking.Run(check);
-      if (checked.ok() || draining_) continue;
+      index_checks_.Add();
+      // Told once: a failure lasts, damage until the next start.
+      if (std::exchange(last, checked.code()) == checked.code()) continue;
+      if (checked.ok()) {
+        TITAN_LOG(kInfo, "index_readable");
+        continue;
+      }
       TITAN_LOG(kError, "index_unreadable", {"status", checked});
       if (checked.code() == StatusCode::kDataLoss) damaged_index_.Add();
     }
@@ -398,7 +407,7 @@ class WeightStoreDaemon final : public rpc::DaemonService {
       verify_failures_, adopted_, refused_offers_, make_slot_seconds_, verify_seconds_,
       commit_seconds_, evaluation_seconds_;
   runtime::Gauge registered_bytes_;
-  runtime::Counter damaged_blobs_, damaged_index_;
+  runtime::Counter damaged_blobs_, damaged_index_, index_checks_;
   std::vector<runtime::Gauge> slots_;       // parallel to kSlotStates
   std::vector<runtime::Gauge> tcp_counts_;  // parallel to kTcpCounts
   std::map<Lane, runtime::Gauge> lanes_;

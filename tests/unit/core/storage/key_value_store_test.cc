@@ -8,10 +8,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "core/storage/memory_store.h"
 #include "core/storage/rocksdb_store.h"
@@ -238,6 +240,39 @@ TEST(RocksDbStoreTest, ATornLastRecordIsDropped) {
   const auto store = OpenRocksDbStore(folder.path() + "/db");
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ(Contents(**store, "key-").size(), 49u);
+}
+
+// Tables, a log, and a memory table that becomes one now and then.
+TEST(RocksDbStoreTest, WritesGoOnWhileWhatTheDiskHasIsRead) {
+  TemporaryFolder folder;
+  auto store = OpenRocksDbStore(folder.path() + "/db");
+  ASSERT_TRUE(store.ok()) << store.status();
+  WriteBatch large, small;
+  for (uint64_t i = 0; i < 600; ++i) {
+    large.Clear();
+    large.Put("large-" + BigEndianKey(i), std::string(64 << 10, static_cast<char>(i)));
+    ASSERT_TRUE((*store)->Write(large, Durability::kBuffered).ok());
+  }
+  for (int round = 0; round < 5; ++round) {
+    std::atomic<bool> begun{false}, ended{false};
+    Status checked;
+    std::thread check([&] {
+      begun = true;
+      checked = (*store)->Check();
+      ended = true;
+    });
+    while (!begun) std::this_thread::yield();
+    int writes = 0;
+    for (uint64_t i = 0; !ended; ++i) {
+      small.Clear();
+      small.Put("small-" + BigEndianKey(i % 1000), std::string(4 << 10, 's'));
+      ASSERT_TRUE((*store)->Write(small, Durability::kBuffered).ok());
+      writes += !ended;
+    }
+    check.join();
+    EXPECT_TRUE(checked.ok()) << checked;
+    EXPECT_GT(writes, 20);
+  }
 }
 
 }  // namespace
