@@ -353,6 +353,54 @@ TEST_F(DamageTest, ABitThatTurnsInTheIndexRaisesTheAlarmBeforeTheNextStart) {
   }
 }
 
+// Tables are what most records of an index lie in, and what a start need not read to its end.
+TEST_F(DamageTest, ABitThatTurnsInATableOfTheIndexRaisesTheAlarmAndTheNextStartRefuses) {
+  const std::string alarm = R"(titan_weightstore_damage_total{place="index"})";
+  {
+    auto publisher = Register();
+    ASSERT_TRUE(publisher.ok()) << publisher.status();
+    for (uint64_t v = 0; v < 3; ++v) Publish(**publisher, v);
+  }
+  EXPECT_EQ(End(SIGTERM), 0);
+  store_.more_config = R"(, "check_index_ms": 100)";
+  Start();  // which makes a table of what the log has
+  EXPECT_EQ(End(SIGTERM), 0);
+  const std::string kept = store_.folder() + "/kept";
+  fs::copy(index(), kept, fs::copy_options::recursive);
+  std::vector<std::string> tables;
+  for (const auto& entry : fs::directory_iterator(index())) {
+    if (entry.path().extension() == ".sst") tables.push_back(entry.path().string());
+  }
+  ASSERT_FALSE(tables.empty());
+  for (const std::string& table : tables) {
+    const std::string whole = ReadBytes(table);
+    // Records, what says where they are, and the end.
+    for (const size_t place : {size_t{1}, whole.size() / 4, whole.size() / 2, whole.size() * 3 / 4,
+                               whole.size() - 60, whole.size() - 10}) {
+      SCOPED_TRACE(table + " at " + std::to_string(place) + " of " + std::to_string(whole.size()));
+      Start();
+      EXPECT_EQ(Metric(alarm), 0);
+      const auto turn = [&] {
+        std::fstream bits(table, std::ios::in | std::ios::out | std::ios::binary);
+        bits.seekp(static_cast<std::streamoff>(place));
+        bits.put(static_cast<char>(whole[place] ^ 0x20));
+      };
+      turn();
+      EXPECT_TRUE(Eventually([&] { return Metric(alarm) > 0; })) << store_.log();
+      ExpectToldOnce(alarm);
+      const Status refused = Register().status();
+      EXPECT_EQ(refused.code(), StatusCode::kDataLoss) << refused;
+      EXPECT_NE(MessageOf(refused).find(index()), std::string::npos) << refused;
+      End(SIGTERM);
+      ExpectRefused({"store " + index()}, kExitDamaged);
+      fs::remove_all(index());
+      fs::copy(kept, index(), fs::copy_options::recursive);
+    }
+  }
+  Start();
+  EXPECT_EQ(List().versions_size(), 3);
+}
+
 TEST_F(DamageTest, ASecondDaemonOnTheFolderEndsAndTheFirstServesOn) {
   auto publisher = Register();
   ASSERT_TRUE(publisher.ok()) << publisher.status();
