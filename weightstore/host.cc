@@ -73,6 +73,8 @@ HostStats Host::Stats() const {
 // --------------------------------------------------------------------------------------- commands
 
 void Host::Send(std::vector<HostCommand> commands) {
+  const std::lock_guard freeing(freeing_mutex_);
+  std::vector<Slot> dropped;  // GBs are unmapped without the lock that every client waits for
   std::lock_guard lock(mutex_);
   for (const HostCommand& command : commands) {
     std::visit([this](const auto& one) { Do(one); }, command);
@@ -80,6 +82,7 @@ void Host::Send(std::vector<HostCommand> commands) {
   // All at once: the end of one would let the maker begin the next that nobody wants.
   maker_.Forget(std::exchange(dropped_unmade_, {}));
   num_done_ += commands.size();
+  dropped.swap(dropped_);
 }
 
 void Host::Do(const MakeSlot& command) {
@@ -97,6 +100,9 @@ void Host::Do(const MakeSlot& command) {
 }
 
 SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::Wanted& wanted) {
+  {
+    const std::lock_guard freed(freeing_mutex_);  // what was dropped before is the system's
+  }
   std::shared_ptr<Adoption> adoption;
   {
     std::lock_guard lock(mutex_);
@@ -150,6 +156,7 @@ void Host::Do(const DropSlot& command) {
   const auto slot = slots_.find(command.slot_id);
   if (slot == slots_.end()) return;
   if (slot->second.memory == nullptr) dropped_unmade_.insert(command.slot_id);
+  dropped_.push_back(std::move(slot->second));
   slots_.erase(slot);
 }
 
