@@ -503,12 +503,22 @@ StatusOr<Lease> Leader::AcquireLease(const std::string& holder, const std::strin
   return Lease{grant.lease_id, grant.grant, run_id, version, grant.digest, grant.manifest};
 }
 
+DataPlane Leader::DataPlaneOf(const std::string& host) const {
+  const auto found = hosts_.find(host);
+  return found != hosts_.end() ? found->second.data_plane : DataPlane{};
+}
+
 StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
                                                  const std::string& run_id, uint64_t version,
                                                  bool evaluation, const Reach& reach) {
   LeaseTerms terms{.token = {}, .remote = true, .reader_host = reach.host};
   TITAN_ASSIGN_OR_RETURN(terms.token, options_.make_token());
   std::unique_lock lock(mutex_);
+  // Who can pull by no lane is not to wait for a host that it cannot read from.
+  if (const auto host = state_.HostOf(run_id, version);
+      reach.lanes.empty() && !evaluation && host.has_value() && *host != reach.host) {
+    return NoLane(*host, DataPlaneOf(*host), holder, reach);
+  }
   TITAN_ASSIGN_OR_RETURN(const StoreState::LeaseGrant grant,
                          GrantLease(lock, holder, run_id, version, evaluation, terms));
   RemoteLease remote;
@@ -518,8 +528,7 @@ StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
     remote.lane = Lane::kMap;
     return remote;
   }
-  const auto host = hosts_.find(grant.host);
-  const DataPlane data_plane = host != hosts_.end() ? host->second.data_plane : DataPlane{};
+  const DataPlane data_plane = DataPlaneOf(grant.host);
   const auto lane = std::find_first_of(reach.lanes.begin(), reach.lanes.end(),
                                        data_plane.lanes.begin(), data_plane.lanes.end());
   if (lane == reach.lanes.end()) {

@@ -234,6 +234,8 @@ class Leader final : public LeaderPort, public HostEvents {
   StatusOr<Registration> Enroll(const std::string& request_id, const std::string& run_id,
                                 const Manifest& manifest, uint32_t max_age,
                                 uint32_t evaluation_slots, const std::string& host);
+  // None: the host is not there.
+  DataPlane DataPlaneOf(const std::string& host) const;
   // A lease that its host knows.
   StatusOr<StoreState::LeaseGrant> GrantLease(std::unique_lock<std::mutex>& lock,
                                               const std::string& holder, const std::string& run_id,

@@ -238,6 +238,8 @@ class StoreState {
   // Leases that were not mapped in time, and maps past their deadline of slots that an earlier
   // token left.
   void ExpireLeases(int64_t now_ms);
+  // Of a committed version; nullopt: it cannot be read.
+  std::optional<std::string> HostOf(const std::string& run_id, uint64_t version) const;
   // Takes a committed version from its present readers; new leases get a new grant number. The name
   // of its host.
   StatusOr<std::string> FenceReaders(const std::string& run_id, uint64_t version);

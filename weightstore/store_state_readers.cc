@@ -151,6 +151,12 @@ void StoreState::ExpireLeases(int64_t now_ms) {
   }
 }
 
+std::optional<std::string> StoreState::HostOf(const std::string& run_id, uint64_t version) const {
+  const StatusOr<const Run*> run = FindRun(run_id);
+  if (!run.ok() || !CheckServed(run_id, **run, version).ok()) return std::nullopt;
+  return slots_.at((*run)->versions.at(version).slot_id).host;
+}
+
 StatusOr<std::string> StoreState::FenceReaders(const std::string& run_id, uint64_t version) {
   TITAN_ASSIGN_OR_RETURN(Run * run, FindRun(run_id));
   const auto found = run->versions.find(version);

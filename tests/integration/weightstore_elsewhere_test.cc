@@ -6,8 +6,11 @@
 // this process; one-sided reads on the lane shm-test.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +19,7 @@
 #include "tests/support/weightstore_hosts.h"
 #include "weightstore/client/reason.h"
 #include "weightstore/client/subscriber.h"
+#include "weightstore/client/unix_socket.h"
 #include "weightstore/transport/puller.h"
 #include "weightstore/transport/rma_lane.h"
 
@@ -139,11 +143,40 @@ TEST_F(ElsewhereTest, AHostThatStandsStillHoldsUpNoMap) {
   host_.process().Stop();
   const auto start = steady_clock::now();
   const Status refused = HeldVersion::Map(host_.socket_path(), *lease).status();
-  EXPECT_LT(steady_clock::now() - start, kSoon);
+  EXPECT_LT(steady_clock::now() - start, kLongestCall);
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable) << refused;
   EXPECT_NE(MessageOf(refused).find("has not answered for 1500 ms"), std::string::npos) << refused;
   host_.process().Continue();
   EXPECT_TRUE(Eventually([&] { return Reader(host_).Acquire("run", 0, false).ok(); }, kPatience));
+}
+
+TEST_F(ElsewhereTest, AStrangerAtTheSocketDoesNotCostTheMap) {
+  auto publisher = Register(host_);
+  ASSERT_NE(publisher, nullptr);
+  Publish(*publisher, 0);
+  const Subscriber reader = ReaderAt(host_);
+  auto mapped = reader.Acquire("run", 0, false);
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  EXPECT_EQ(host_.End(SIGKILL), -SIGKILL);
+  // Who answers there instead does not speak the protocol.
+  const std::string path = host_.socket_path();
+  std::filesystem::remove(path);
+  const UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(listener.get(), 4), 0);
+  std::jthread stranger([&] {
+    const UniqueFd peer(accept(listener.get(), nullptr, nullptr));
+    char request[256];
+    EXPECT_GT(recv(peer.get(), request, sizeof(request), 0), 0);
+    EXPECT_EQ(send(peer.get(), "hello", 5, MSG_NOSIGNAL), 5);
+  });
+  const Status renewed = reader.Renew(*mapped);
+  EXPECT_EQ(renewed.code(), StatusCode::kUnavailable) << renewed;
+  EXPECT_TRUE(Subscriber::MayRenewLater(renewed));
+  EXPECT_NE(MessageOf(renewed).find("is it a weight store?"), std::string::npos) << renewed;
 }
 
 TEST_F(ElsewhereTest, WhatIsPulledBesideMapsComesByOneSidedReadsWhereBothHaveThem) {

@@ -93,7 +93,10 @@ StatusOr<HeldVersion> Subscriber::Pull(RemoteLease lease, SteadyTime expires) co
 }
 
 StatusOr<Lease> Subscriber::AcquireHere(const Lease& held) const {
-  TITAN_ASSIGN_OR_RETURN(const std::string host, NameOfHost());
+  const StatusOr<std::string> name = NameOfHost();
+  // Whatever answered there instead, it says nothing of the version.
+  if (!name.ok()) return Unavailable("weightstore_socket: " + MessageOf(name.status()));
+  const std::string& host = *name;
   // Who can pull by no lane gets a lease of its own host or none.
   StatusOr<RemoteLease> lease = leader_.AcquireRemoteLease(holder_, held.run_id, held.version,
                                                            /*evaluation=*/false, Reach{{}, host});

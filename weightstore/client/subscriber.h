@@ -58,7 +58,8 @@ class Subscriber {
   // What the daemon at socket_path_ is called. Codes of a socket's operations.
   StatusOr<std::string> NameOfHost() const;
   StatusOr<HeldVersion> Map(Lease lease) const;
-  // Of a version of this host. kServedElsewhere: it is another's.
+  // Of a version of this host. kServedElsewhere: it is another's. Unavailable: nobody, or who is no
+  // weight store, is at socket_path_.
   StatusOr<Lease> AcquireHere(const Lease& held) const;
   StatusOr<HeldVersion> Pull(RemoteLease lease, SteadyTime expires) const;
 

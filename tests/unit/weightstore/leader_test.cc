@@ -131,6 +131,12 @@ TEST_F(LeaderTest, AReaderElsewhereIsToldOfTheFirstLaneThatTheHostServes) {
       leader_->AcquireRemoteLease("g", "run", 0, false, {{Lane::kShmTest}, ""}).status();
   EXPECT_EQ(ReasonOf(none), kNoRemoteLane) << none;
   EXPECT_EQ(leader_->Stats().num_leases, 1u);
+  // Who pulls by no lane costs the host, which may stand still, no lease.
+  port_->HoldBack();
+  const Status elsewhere = leader_->AcquireRemoteLease("g", "run", 0, false, {{}, "h2"}).status();
+  EXPECT_EQ(ReasonOf(elsewhere), kNoRemoteLane) << elsewhere;
+  EXPECT_EQ(port_->num_waiting(), 0u);
+  port_->Release();
   // On its own host it maps.
   const auto here = leader_->AcquireRemoteLease("g", "run", 0, false, {{Lane::kRdma}, "h1"});
   ASSERT_TRUE(here.ok()) << here.status();
