@@ -271,13 +271,30 @@ void OrchestratorDaemon::RegisterWorker(
     std::function<void(StatusOr<v1::RegisterWorkerResponse>)> reply) {
   StatusOr<WorkerRecord> record = FromProto(request);
   if (!record.ok()) return reply(record.status());
-  const WorkerRecord* rival = workers_.Rival(*record);
-  if (rival == nullptr) return reply(Admit(*std::move(record)));
+  AdmitOnceProbed(*std::move(record), std::move(reply));
+}
+
+void OrchestratorDaemon::AdmitOnceProbed(
+    WorkerRecord record, std::function<void(StatusOr<v1::RegisterWorkerResponse>)> reply) {
+  const WorkerRecord* rival = workers_.Rival(record);
+  if (rival == nullptr || stopping_) return reply(Admit(std::move(record)));
   // A killed worker's successor takes its place at once: nobody listens at the old address then.
   ProbePeer(context_.control, rival->address,
-            [this, old = rival->ready.name, record = *std::move(record),
-             reply = std::move(reply)](bool listens) mutable {
-              if (!listens && !stopping_ && workers_.Remove(old)) {
+            [this, old = rival->ready.name, record = std::move(record),
+             reply = std::move(reply)](Presence presence) mutable {
+              const WorkerRecord* now = workers_.Rival(record);
+              if (now == nullptr || stopping_) return reply(Admit(std::move(record)));
+              // Another one came meanwhile: of that nothing is known.
+              if (now->ready.name != old) {
+                return AdmitOnceProbed(std::move(record), std::move(reply));
+              }
+              if (presence == Presence::kUnknown) {
+                return reply(Unavailable(
+                    "another process is registered as worker " + old.worker_id + " (pid " +
+                    std::to_string(now->pid) + ", listens at " + now->address +
+                    "), and it cannot be found out whether it is still there; ask again"));
+              }
+              if (presence == Presence::kGone && workers_.Remove(old)) {
                 Lose(old, "a new process took its place");
               }
               reply(Admit(std::move(record)));

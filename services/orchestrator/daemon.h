@@ -166,6 +166,9 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   asio::awaitable<void> Durable();
   // A registration, once it is known that no earlier life listens any more, or that one does.
   StatusOr<v1::RegisterWorkerResponse> Admit(WorkerRecord record);
+  // Finds that out, of every rival that is there by then, and admits or refuses.
+  void AdmitOnceProbed(WorkerRecord record,
+                       std::function<void(StatusOr<v1::RegisterWorkerResponse>)> reply);
   // Tells the engine of a registered worker once it is known what it holds or offers.
   void Introduce(const WorkerName& name);
   void TryIntroduce(const WorkerName& name);

@@ -31,15 +31,17 @@ struct Probe {
   asio::steady_timer timer;
 };
 
-// What else may fail is this process's own trouble (no descriptors left).
-bool NobodyIsThere(const boost::system::error_code& failed) {
-  return failed == asio::error::connection_refused || failed == asio::error::host_unreachable ||
-         failed == asio::error::network_unreachable ||
-         failed == asio::error::connection_reset ||  // still, after every look
-         failed == asio::error::operation_aborted;   // out of patience
+// What else may fail is this process's own trouble (no descriptors left), or its patience.
+Presence PresenceOf(const boost::system::error_code& failed) {
+  if (!failed) return Presence::kListens;
+  const bool gone = failed == asio::error::connection_refused ||
+                    failed == asio::error::host_unreachable ||
+                    failed == asio::error::network_unreachable ||
+                    failed == asio::error::connection_reset;  // still, after every look
+  return gone ? Presence::kGone : Presence::kUnknown;
 }
 
-void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(bool)> done) {
+void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(Presence)> done) {
   probe->timer.expires_after(kPatience);
   probe->timer.async_wait([probe](boost::system::error_code cancelled) {
     boost::system::error_code ignored;
@@ -52,7 +54,7 @@ void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(boo
     const bool again = !failed || failed == asio::error::connection_reset;
     if (!again || looks == 1) {
       probe->timer.cancel();
-      return done(!NobodyIsThere(failed));
+      return done(PresenceOf(failed));
     }
     probe->timer.expires_after(kPause);
     probe->timer.async_wait([probe, looks, done = std::move(done)](auto) mutable {
@@ -64,13 +66,13 @@ void Look(const std::shared_ptr<Probe>& probe, int looks, std::function<void(boo
 }  // namespace
 
 void ProbePeer(const asio::any_io_executor& executor, const std::string& address,
-               std::function<void(bool)> done) {
+               std::function<void(Presence)> done) {
   const auto where = runtime::ParseHostPort(address);
   boost::system::error_code bad;
   const asio::ip::address host =
       where.ok() ? asio::ip::make_address(runtime::NumericHost(*where), bad) : asio::ip::address();
   if (!where.ok() || bad) {
-    asio::post(executor, [done = std::move(done)] { done(true); });
+    asio::post(executor, [done = std::move(done)] { done(Presence::kUnknown); });
     return;
   }
   Look(std::make_shared<Probe>(executor, asio::ip::tcp::endpoint(host, where->port)), kLooks,

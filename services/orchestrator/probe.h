@@ -12,11 +12,17 @@
 
 namespace titan::orchestrator {
 
+enum class Presence {
+  kListens,
+  kGone,     // nobody listens there
+  kUnknown,  // this process cannot find out, nobody answered in time (a stopped process takes no
+             // more than its backlog), or the address is a name, which is not looked up
+};
+
 // Connects to HOST:PORT and hangs up, up to four times with pauses between. `done` runs on
-// `executor`, once, within five seconds; true: somebody listens there, or the address is a name,
-// which is not looked up, or this process cannot find out.
+// `executor`, once, within five seconds, or not at all where that ends before.
 void ProbePeer(const boost::asio::any_io_executor& executor, const std::string& address,
-               std::function<void(bool listens)> done);
+               std::function<void(Presence)> done);
 
 }  // namespace titan::orchestrator
 

@@ -146,12 +146,12 @@ void GrpcTrainerPort::DeliverFailure(const WorkerName& trainer, const Status& st
   }
   // It may be the trainer that is gone, or the weight store, which a trainer cannot do without.
   const std::string gone = " broke and nothing listens at its address any more";
-  const auto store_probed = [this, gone, answer](bool listens) {
-    if (!listens) context_.store_lost("the trainer's connection to it" + gone);
+  const auto store_probed = [this, gone, answer](Presence store) {
+    if (store == Presence::kGone) context_.store_lost("the trainer's connection to it" + gone);
     context_.deliver(answer);
   };
-  const auto trainer_probed = [this, gone, trainer, answer, store_probed](bool listens) {
-    if (listens) {
+  const auto trainer_probed = [this, gone, trainer, answer, store_probed](Presence it) {
+    if (it != Presence::kGone) {
       ProbePeer(context_.client.control(), context_.weightstore_address, store_probed);
       return;
     }

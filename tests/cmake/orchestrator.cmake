@@ -6,7 +6,7 @@ titan_test(orchestrator_test LABEL unit
           support/small_model.cc
   USES orchestrator generator core/model core/kernels core/formats core/storage)
 titan_test(services_orchestrator_test LABEL unit TIMEOUT 60
-  SOURCES unit/services/orchestrator/inspect_test.cc
+  SOURCES unit/services/orchestrator/inspect_test.cc unit/services/orchestrator/probe_test.cc
   USES services/orchestrator)
 titan_test(orchestrator_process_test LABEL integration TIMEOUT 180
   SOURCES integration/orchestrator_test.cc integration/hostile_job_test.cc

@@ -10,12 +10,16 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 
 #include "core/runtime/machine.h"
 #include "services/rpc/status_convert.h"
@@ -450,6 +454,28 @@ TEST_F(OrchestratorProcessTest, ASecondLiveProcessOfAWorkerIdIsRefusedAndASucces
   first->Kill();
   const auto third = start("third");
   EXPECT_TRUE(Eventually([&] { return registered_pid() == third->pid(); }, kPatience));
+}
+
+// Two successors of a worker that is gone, at once; the one that is admitted first is gone, too.
+TEST_F(OrchestratorProcessTest, EachRivalIsLookedForBeforeANewcomerIsRefused) {
+  StartDaemon();
+  boost::asio::io_context io;
+  using boost::asio::ip::tcp;
+  tcp::acceptor first(io, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
+  const std::string address = "127.0.0.1:" + std::to_string(first.local_endpoint().port());
+  ASSERT_TRUE(Register("trainer", type::v1::WORKER_ROLE_TRAINER, address, "1").ok());
+  std::vector<std::future<grpc::Status>> successors;
+  for (const std::string number : {"2", "3"}) {
+    successors.push_back(std::async(std::launch::async, [this, number] {
+      return Register("trainer", type::v1::WORKER_ROLE_TRAINER, "127.0.0.1:" + number, number);
+    }));
+    first.accept();  // it is looked for; it will be three times more
+  }
+  first.close();
+  for (auto& successor : successors) {
+    const grpc::Status status = successor.get();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
 }
 
 TEST_F(OrchestratorProcessTest, ATrainerThatIsGoneAndOneThatRefusesAreToldApart) {
