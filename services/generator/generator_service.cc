@@ -141,12 +141,12 @@ void GeneratorService::OnHeld() {
   watch_->Follow(runs);
 }
 
-void GeneratorService::OnChange(const std::string& run_id, PolicyVersion version,
+void GeneratorService::OnChange(const std::string& run_id, std::optional<uint64_t> version,
                                 weightstore::VersionWatch::Change change) {
-  const VersionKey key{.run_id = run_id, .version = version, .evaluation = false};
-  if (change == weightstore::VersionWatch::Change::kLost) return host_.OnLost(key);
+  if (change == weightstore::VersionWatch::Change::kMoved) return host_.OnMoved(run_id, version);
+  const VersionKey key{.run_id = run_id, .version = *version, .evaluation = false};
   if (!host_.held().contains(key)) return;
-  TITAN_LOG(kInfo, "version_wanted_back", {"run", run_id}, {"version", version});
+  TITAN_LOG(kInfo, "version_wanted_back", {"run", run_id}, {"version", *version});
   ReleaseLater(key);
 }
 

@@ -40,9 +40,9 @@ class GeneratorService final : public generator::v1::GeneratorService::CallbackS
   GeneratorService(const config::v1::GeneratorConfig& config,
                    std::unique_ptr<weightstore::LeaderPort> leader, rpc::DaemonContext& context,
                    std::shared_ptr<transport::RmaDomain> rma);
-  // The store's word on a version, which counts if it is held. RETIRED: it is given back once no
-  // sample uses it. LOST: this process may have its bytes.
-  void OnChange(const std::string& run_id, PolicyVersion version,
+  // The store's word on a version, or on a run, which counts if it is held. Retired: it is given
+  // back once no sample uses it. Moved: what is kept without a lease is asked for again.
+  void OnChange(const std::string& run_id, std::optional<uint64_t> version,
                 weightstore::VersionWatch::Change change);
   // Of the runs whose versions are held; it is told when these change.
   void SetWatch(std::unique_ptr<weightstore::VersionWatch> watch) { watch_ = std::move(watch); }

@@ -28,13 +28,14 @@ StatusOr<std::unique_ptr<rpc::DaemonService>> Create(const GeneratorConfig& conf
   TITAN_ASSIGN_OR_RETURN(auto rma, OpenPullLane(config, context.metrics));
   auto service =
       std::make_unique<GeneratorService>(config, std::move(leader), context, std::move(rma));
-  TITAN_ASSIGN_OR_RETURN(auto watch,
-                         weightstore::VersionWatch::Create(
-                             context.client, config.weightstore_address(),
-                             [service = service.get()](const std::string& run_id, uint64_t version,
-                                                       weightstore::VersionWatch::Change change) {
-                               service->OnChange(run_id, version, change);
-                             }));
+  TITAN_ASSIGN_OR_RETURN(
+      auto watch,
+      weightstore::VersionWatch::Create(
+          context.client, config.weightstore_address(),
+          [service = service.get()](const std::string& run_id, std::optional<uint64_t> version,
+                                    weightstore::VersionWatch::Change change) {
+            service->OnChange(run_id, version, change);
+          }));
   service->SetWatch(std::move(watch));
   return std::unique_ptr<rpc::DaemonService>(std::move(service));
 }

@@ -313,7 +313,7 @@ asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
     const auto it = held_.find(key);
     if (stopped_ || it == held_.end() || renewing_.contains(key)) continue;
     renewing_.insert(key);
-    it->second.settled = true;  // taken back by what OnLost hears from here on
+    it->second.settled = true;  // taken back by what OnMoved hears from here on
     const auto slot = it->second.slot;
     const auto renew = [this, slot] { return subscriber_.Renew(*slot); };
     const Status renewed = co_await context_.blocking.Run(renew);
@@ -338,9 +338,12 @@ asio::awaitable<std::vector<VersionKey>> ModelHost::RenewOrphans() {
   co_return unwanted;
 }
 
-void ModelHost::OnLost(const VersionKey& key) {
-  const auto it = held_.find(key);
-  if (it != held_.end()) it->second.settled = false;
+void ModelHost::OnMoved(const std::string& run_id, std::optional<uint64_t> version) {
+  for (auto& [key, held] : held_) {
+    if (key.run_id == run_id && (!version.has_value() || key.version == *version)) {
+      held.settled = false;
+    }
+  }
 }
 
 StatusOr<generator::EngineThread*> ModelHost::engine() {

@@ -60,10 +60,11 @@ class ModelHost {
   // Ties mapped versions whose store daemon is gone to the one that is there now; the engine runs
   // on meanwhile. Answers those that nobody wants any more: to be released. What is mapped for
   // evaluation is the reader's alone then, and stays as it is; so does what another host has, until
-  // that loses it.
+  // OnMoved.
   rpc::asio::awaitable<std::vector<generator::VersionKey>> RenewOrphans();
-  // No host has that version any more: if it is held, RenewOrphans asks for it again.
-  void OnLost(const generator::VersionKey& key);
+  // The store has lost, made or freed that version, or ended the run: if it is held, RenewOrphans
+  // asks for it again, and finds out whether anybody wants it.
+  void OnMoved(const std::string& run_id, std::optional<uint64_t> version);
 
   // FailedPrecondition before a version is held.
   StatusOr<generator::EngineThread*> engine();

@@ -76,15 +76,22 @@ void VersionWatch::Open(const std::shared_ptr<State>& state, const std::string& 
       state->client, *state->stub, &Async::WatchVersions, std::move(request), kStreamDeadline,
       [state, run_id, let_go](v1::WatchVersionsResponse response) {
         for (const v1::VersionInfo& version : response.versions()) {
-          const bool retired = version.state() == v1::VERSION_STATE_RETIRED;
-          if (!retired && version.state() != v1::VERSION_STATE_LOST) continue;
+          const v1::VersionState now = version.state();
+          const bool retired = now == v1::VERSION_STATE_RETIRED;
+          if (!retired && now != v1::VERSION_STATE_LOST && now != v1::VERSION_STATE_COMMITTED &&
+              now != v1::VERSION_STATE_FREE) {
+            continue;
+          }
           if (let_go() || !state->on_change) return;
-          state->on_change(run_id, version.version(), retired ? Change::kRetired : Change::kLost);
+          state->on_change(run_id, version.version(), retired ? Change::kRetired : Change::kMoved);
         }
       },
       [state, run_id, let_go](Status status) {
-        // Else the run has ended, or this process does.
-        if (status.ok() || status.code() == StatusCode::kCancelled || let_go()) return;
+        if (status.code() == StatusCode::kCancelled || let_go()) return;  // this process ends
+        if (status.ok()) {                                                // the run has ended
+          if (state->on_change) state->on_change(run_id, std::nullopt, Change::kMoved);
+          return;
+        }
         auto timer = std::make_shared<asio::steady_timer>(state->client.control(), state->retry);
         timer->async_wait([state, run_id, let_go, timer](boost::system::error_code) {
           if (!let_go()) Open(state, run_id);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Hears from the weight store what its holders are to know of their versions: RETIRED is its
-// request to release one, and who has not heeded it by map_deadline_ms is fenced; LOST, that no
-// host has it any more. One stream for each run of which versions are held; a stream that breaks is
-// opened again. Control strand only.
+// request to release one, and who has not heeded it by map_deadline_ms is fenced; LOST, COMMITTED,
+// FREE and the end of the run, that who keeps one without a lease is to ask for it anew. One stream
+// for each run of which versions are held; a stream that breaks is opened again. Control strand
+// only.
 #ifndef TITAN_SERVICES_WEIGHTSTORE_CLIENT_VERSION_WATCH_H_
 #define TITAN_SERVICES_WEIGHTSTORE_CLIENT_VERSION_WATCH_H_
 
@@ -12,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,9 +25,10 @@ namespace titan::weightstore {
 
 class VersionWatch {
  public:
-  enum class Change { kRetired, kLost };
-  // Called for a version that is so, now and then twice.
-  using OnChange = std::function<void(const std::string& run_id, uint64_t version, Change change)>;
+  enum class Change { kRetired, kMoved };
+  // Called for a version that is so, now and then twice; without one: for all of the run.
+  using OnChange = std::function<void(const std::string& run_id, std::optional<uint64_t> version,
+                                      Change change)>;
 
   // client must outlive the watch. retry: after a stream broke. InvalidArgument: not an address
   // that may be dialled.

@@ -260,6 +260,40 @@ TEST_F(GeneratorStoreTest, AVersionThatAnotherHostMadeAgainIsKeptAndAskedForOnce
   EXPECT_EQ(Said("version_loaded"), 1u);
 }
 
+TEST_F(GeneratorStoreTest, AVersionThatIsKeptAloneGoesWithItsRun) {
+  store_.role = "leader";
+  StartStore();
+  weightstore::testing::WeightStoreProcess here, there;
+  StartHost(here, "h1");
+  StartHost(there, "h2");
+  StartGenerator(here.socket_path());
+  auto run = Train(here.socket_path(), 1);
+  ASSERT_TRUE(Load(0).ok()) << Log();
+  generator_->Stop();
+  run.reset();
+  EXPECT_EQ(here.End(SIGKILL), -SIGKILL);
+  StartHost(here, "h1");
+  ASSERT_TRUE(Eventually([&] { return Version(0).state() == wv1::VERSION_STATE_LOST; }, kPatience));
+  run = Train(there.socket_path(), 1);
+  generator_->Continue();
+  ASSERT_TRUE(Eventually([&] { return Said("version_kept_alone") > 0; }, kPatience)) << Log();
+
+  grpc::ClientContext context;
+  wv1::EndRunRequest end;
+  end.set_run_id("run");
+  wv1::EndRunResponse ended;
+  ASSERT_TRUE(store_stub_->EndRun(&context, end, &ended).ok());
+  EXPECT_TRUE(Eventually(
+      [&] {
+        grpc::ClientContext status_context;
+        generator::v1::GetStatusResponse status;
+        (void)stub_->GetStatus(&status_context, generator::v1::GetStatusRequest(), &status);
+        return status.versions_size() == 0;
+      },
+      kPatience))
+      << Log();
+}
+
 // The store, but that its data plane is said to be where a bit of what it sends is turned.
 class FlippingStore final : public wv1::WeightStoreService::Service {
  public:

@@ -298,7 +298,14 @@ TEST_F(ModelHostTest, TheEndOfTheProcessDoesNotWaitForAnOffer) {
     return store_.leader().RegisterTrainer("t", "other", weightstore::testing::SmallManifest(), 0,
                                            1, "");
   });
-  while (store_.leader().Stats().bytes_being_made == 0) std::this_thread::yield();
+  // Whatever fails below, the daemon goes on before the future is waited for.
+  struct Open {
+    ~Open() { gate.set_value(); }
+    std::promise<void>& gate;
+  };
+  const auto open = std::make_unique<const Open>(ready);
+  ASSERT_TRUE(
+      titan::testing::Eventually([&] { return store_.leader().Stats().bytes_being_made > 0; }));
   const auto renewal = Begin(RenewedOrphans());
   for (int i = 0; i < 20'000 && store_.slots().Report().offers.empty(); ++i) {
     io_.run_one_for(std::chrono::milliseconds(1));
@@ -308,8 +315,6 @@ TEST_F(ModelHostTest, TheEndOfTheProcessDoesNotWaitForAnOffer) {
   host_->Stop();
   EXPECT_TRUE(End(renewal).ok());
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
-  ready.set_value();
-  (void)trainer.get();
 }
 
 // Anonymous memory of this process that is resident.
