@@ -96,11 +96,17 @@ void ExamineMemory(const MachineFacts& facts, const std::optional<JobNeeds>& job
         "memory");
     return;
   }
-  const uint64_t room =
+  const uint64_t volume =
       facts.disk_available_bytes - std::min(facts.disk_available_bytes, kLeastDisk);
+  const uint64_t room = std::min(volume, job->disk_left_bytes.value_or(volume));
+  const std::string more_room =
+      room < volume
+          ? "raise weightstore.disk_limit_bytes of the cluster's configuration, or delete "
+            "with titanctl weights gc"
+          : "free the volume of " + facts.folder;
   if (const std::string disk = orchestrator::DiskProblem(job->disk, room); !disk.empty()) {
     out->Bad("job", disk,
-             "free the volume of " + facts.folder +
+             more_room +
                  ", choose another folder with --data, or keep nothing with "
                  "weightstore.disk_limit_bytes 0 of the cluster's configuration");
     return;
@@ -113,7 +119,7 @@ void ExamineMemory(const MachineFacts& facts, const std::optional<JobNeeds>& job
   if (warning.empty()) {
     out->Good("job", text);
   } else {
-    out->Warning("job", text + "; " + warning, "free the volume of " + facts.folder);
+    out->Warning("job", text + "; " + warning, more_room);
   }
 }
 

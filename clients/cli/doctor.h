@@ -46,7 +46,9 @@ struct MachineFacts {
 struct JobNeeds {
   std::vector<orchestrator::MemoryNeed> memory;
   orchestrator::DiskNeeds disk;  // all 0 when nothing is kept
-  std::string problem;           // why it could not be looked at
+  // What disk_limit_bytes leaves beside the files that are there; none: the volume is the bound.
+  std::optional<uint64_t> disk_left_bytes;
+  std::string problem;  // why it could not be looked at
 };
 
 enum class Health { kGood, kWarning, kBad };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // doctor: gathers, examines, prints.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -37,6 +38,19 @@ StatusOr<formats::ModelConfig> ConfigOf(const std::string& data,
   return formats::ParseHfConfig(stored->manifest->model_config_json, "model.id");
 }
 
+// Of the weight store's files in the cluster's data folder.
+uint64_t BytesOfBlobs(const std::string& data) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(data + "/weightstore/blobs", error), end;
+       !error && at != end; at.increment(error)) {
+    std::error_code gone;  // deleted meanwhile
+    const uint64_t size = at->file_size(gone);
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
 StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file,
                            const config::v1::ClusterConfig& cluster) {
   TITAN_ASSIGN_OR_RETURN(const cluster::JobFile job, cluster::ReadJobFile(file));
@@ -56,9 +70,13 @@ StatusOr<JobNeeds> NeedsOf(const std::string& data, const std::string& file,
   }
   JobNeeds needs;
   needs.memory = orchestrator::MemoryNeeds(model, spec, generators);
-  const bool keeps_nothing =
-      cluster.weightstore().has_disk_limit_bytes() && cluster.weightstore().disk_limit_bytes() == 0;
-  if (!keeps_nothing) needs.disk = orchestrator::DiskNeedsOf(model, spec);
+  const config::v1::WeightStoreConfig& store = cluster.weightstore();
+  if (store.has_disk_limit_bytes() && store.disk_limit_bytes() == 0) return needs;  // keeps nothing
+  needs.disk = orchestrator::DiskNeedsOf(model, spec);
+  if (store.has_disk_limit_bytes()) {
+    const uint64_t limit = store.disk_limit_bytes();
+    needs.disk_left_bytes = limit - std::min(limit, BytesOfBlobs(data));
+  }
   return needs;
 }
 

@@ -168,9 +168,10 @@ std::string FormatCollected(const CollectGarbageResponse& collected,
   uint64_t listed = 0;
   for (const StoredModel& version : collected.versions()) listed += version.num_bytes();
   const std::string bytes = MebiBytes(collected.freed_bytes());
-  const std::string shared = collected.freed_bytes() < listed
-                                 ? " (what stored models or other versions name too stays)"
-                                 : "";
+  const std::string shared =
+      collected.freed_bytes() < listed
+          ? " (what several of them name is counted once, what others name stays)"
+          : "";
   if (deleted) return table + fmt::format("{} deleted, {} freed{}{}\n", what, bytes, shared, rest);
   return table + fmt::format("{} would be deleted and at most {} freed{}{}\ndelete with: {}\n",
                              what, bytes, shared, rest, command);

@@ -2,6 +2,7 @@
 #include "services/rpc/peer.h"
 
 #include <string>
+#include <string_view>
 
 namespace titan::rpc {
 
@@ -12,8 +13,11 @@ Peer PeerOf(const grpc::Status& status) {
       !said.starts_with("failed to connect to all addresses")) {
     return Peer::kUnknown;
   }
-  return said.find("Failed to connect to remote host") != std::string::npos ? Peer::kNobody
-                                                                            : Peer::kStranger;
+  const auto says = [&said](std::string_view words) { return said.find(words) != said.npos; };
+  if (says("Failed to connect to remote host")) return Peer::kNobody;
+  const bool stranger = says("http1.x server") || says("SETTINGS frame") || says("Socket closed") ||
+                        says("Endpoint closing") || says("Connection reset by peer");
+  return stranger ? Peer::kStranger : Peer::kUnknown;
 }
 
 }  // namespace titan::rpc

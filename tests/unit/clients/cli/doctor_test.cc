@@ -100,6 +100,16 @@ TEST(DoctorTest, AJobThatDoesNotFitIsNamedWithTheNumbers) {
   job.disk.num_checkpoints = 2;
   EXPECT_TRUE(IsFit(Examine(small, job)));
   EXPECT_NE(TextOf(Examine(small, job)).find("some will not be written"), std::string::npos);
+  // disk_limit_bytes bounds more than the volume does.
+  job.disk_left_bytes = uint64_t{199} << 20;
+  const std::string limited = TextOf(Examine(small, job));
+  EXPECT_FALSE(IsFit(Examine(small, job)));
+  EXPECT_NE(limited.find("needs 200 MiB of the weight store's disk, 199 MiB are available"),
+            std::string::npos)
+      << limited;
+  EXPECT_NE(limited.find("raise weightstore.disk_limit_bytes"), std::string::npos) << limited;
+  job.disk_left_bytes = uint64_t{100} << 30;
+  EXPECT_TRUE(IsFit(Examine(small, job)));
   job.problem = "model.path: no such file";
   EXPECT_FALSE(IsFit(Examine(GoodMachine(), job)));
 }

@@ -155,13 +155,13 @@ TEST(CollectedTest, SaysWhatWouldGoWhatWentAndWhatStays) {
       FormatCollected(collected, {{"run-7", "job-2"}}, "do it"),
       "JOB    VERSION  DIGEST  STORED               DISK\n"
       "job-2  4        abc     1970-01-01 00:00:01  2.0 MiB\n\n"
-      "1 version would be deleted and at most 1.5 MiB freed (what stored models or other versions "
-      "name too stays); 2 versions of ended jobs stay\n"
+      "1 version would be deleted and at most 1.5 MiB freed (what several of them name is counted "
+      "once, what others name stays); 2 versions of ended jobs stay\n"
       "delete with: do it\n");
   const std::string done = FormatCollected(collected, {}, "");
   EXPECT_NE(done.find("run-7  4"), std::string::npos) << done;
-  EXPECT_NE(done.find("\n1 version deleted, 1.5 MiB freed (what stored models or other "
-                      "versions name too stays); 2 versions of ended jobs stay\n"),
+  EXPECT_NE(done.find("\n1 version deleted, 1.5 MiB freed (what several of them name is "
+                      "counted once, what others name stays); 2 versions of ended jobs stay\n"),
             std::string::npos)
       << done;
 }

@@ -35,6 +35,8 @@ TEST(StatusConvertTest, WhatGrpcSaysOfConnectionsIsPutIntoWords) {
                  "Trying to connect an http1.x server"),
             "what listens at its address does not answer as gRPC does: it is another program, or "
             "it is stopped");
+  const std::string unknown = "failed to connect to all addresses; last error: INTERNAL: no memory";
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE, unknown), unknown);
   EXPECT_EQ(said(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"),
             "no answer came in time");
   EXPECT_EQ(said(grpc::StatusCode::CANCELLED, "CANCELLED"), "the call was cancelled");
