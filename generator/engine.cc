@@ -140,9 +140,13 @@ StatusOr<std::unique_ptr<Engine>> Engine::Create(const model::Decoder& decoder, 
   }
   const int64_t num_pages = NumPages(decoder, limits);
   if (num_pages < 1) {
-    return InvalidArgument("kv_cache_bytes (" + std::to_string(limits.kv_cache_bytes) +
-                           ") is less than one page of this model (" +
-                           std::to_string(model::KvCache::PageBytes(decoder.config())) + " bytes)");
+    const std::string page = std::to_string(model::KvCache::PageBytes(decoder.config()));
+    const std::string tokens = std::to_string(kernels::kPageTokens);
+    return InvalidArgument(
+        "kv_cache_bytes of the generator's config is " + std::to_string(limits.kv_cache_bytes) +
+        ", and a cache page of this model, " + tokens + " tokens of one sequence, has " + page +
+        " bytes; set it to at least " + page + ", and to as much for every " + tokens +
+        " tokens of all sequences that run at once");
   }
   TITAN_ASSIGN_OR_RETURN(model::KvCache cache,
                          model::KvCache::Create(decoder.config(), num_pages, pool));
@@ -209,9 +213,12 @@ StatusOr<uint64_t> Engine::Submit(GroupRequest request) {
   }
   const int worst = PagesFor(static_cast<int64_t>(request.prompt.size())) + PagesFor(limit);
   if (worst > pages_.num_pages()) {
-    return InvalidArgument("the request needs " + std::to_string(worst) +
-                           " cache pages, kv_cache_bytes holds " +
-                           std::to_string(pages_.num_pages()));
+    const int64_t page = model::KvCache::PageBytes(decoder_.config());
+    return InvalidArgument("the request needs " + std::to_string(worst) + " cache pages of " +
+                           std::to_string(page) + " bytes, and kv_cache_bytes (" +
+                           std::to_string(limits_.kv_cache_bytes) + ") holds " +
+                           std::to_string(pages_.num_pages()) + "; set it to at least " +
+                           std::to_string(worst * page));
   }
   if (num_queued_groups() >= limits_.max_queued_groups) {
     return ResourceExhausted("queue full: " + std::to_string(limits_.max_queued_groups) +

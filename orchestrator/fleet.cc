@@ -2,12 +2,20 @@
 #include "orchestrator/fleet.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/check.h"
 #include "orchestrator/words.h"
 
 namespace titan::orchestrator {
 namespace {
+
+// Statuses of a load that the same generator answers again: the model or its own configuration is
+// what it cannot use. What depends on others (memory, the store, a damaged copy) may pass.
+bool IsRefusal(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument ||
+         status.code() == StatusCode::kUnimplemented;
+}
 
 // Statuses that the same request gets again, whoever serves it.
 bool IsHopeless(const Status& status) {
@@ -98,7 +106,7 @@ void Fleet::AddWork(Work work) {
   waiting_.insert(id);
 }
 
-std::optional<std::string> Fleet::OnLoaded(const VersionLoaded& event, Instant now) {
+std::optional<Fleet::LoadProblem> Fleet::OnLoaded(const VersionLoaded& event, Instant now) {
   Generator* generator = Find(event.worker);
   if (generator == nullptr) return std::nullopt;
   const auto hold = generator->holds.find({event.evaluation, event.version});
@@ -111,10 +119,20 @@ std::optional<std::string> Fleet::OnLoaded(const VersionLoaded& event, Instant n
   }
   last_problem_ = event.worker.worker_id + " could not load version " +
                   std::to_string(event.version) + ": " + WordsOf(event.status);
+  const bool first = told_.insert({hold->first, event.status.code()}).second;
+  if (IsRefusal(event.status)) {
+    hold->second.state = HoldState::kRefused;
+    const bool hopeless =
+        std::all_of(generators_.begin(), generators_.end(), [&](const auto& entry) {
+          const auto own = entry.second.holds.find(hold->first);
+          return own != entry.second.holds.end() && own->second.state == HoldState::kRefused;
+        });
+    if (!first && !hopeless) return std::nullopt;
+    return LoadProblem{last_problem_, hopeless};
+  }
   hold->second.state = HoldState::kFailed;
   hold->second.retry_at = generator->backoff.Next(now);
-  const bool first = told_.insert({hold->first, event.status.code()}).second;
-  return first ? std::optional(last_problem_) : std::nullopt;
+  return first ? std::optional(LoadProblem{last_problem_}) : std::nullopt;
 }
 
 void Fleet::OnReleased(const VersionReleased& event, Instant now) {
@@ -261,7 +279,9 @@ void Fleet::PumpVersions(Generator& generator, Instant now, Outbox& out) {
     // A load that failed here may have succeeded there: it is given back as well. A release that
     // failed is finished before the version may be loaded anew.
     const bool again = hold.state == HoldState::kReleaseFailed && hold.retry_at <= now;
-    if (again || (!target && (failed || hold.state == HoldState::kHeld) && hold.outstanding == 0)) {
+    const bool settled =
+        failed || hold.state == HoldState::kHeld || hold.state == HoldState::kRefused;
+    if (again || (!target && settled && hold.outstanding == 0)) {
       hold.state = HoldState::kReleasing;
       out.Do(ReleaseVersion{generator.name, run_.run_id, key.second, key.first});
     }

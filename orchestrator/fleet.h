@@ -85,9 +85,15 @@ class Fleet {
   void WantVersions(std::vector<PolicyVersion> versions) { wanted_ = std::move(versions); }
   void WantEvaluation(std::optional<PolicyVersion> version) { evaluation_ = version; }
 
-  // What people should hear: why a version is not there, once for each version and kind of failure,
-  // however many generators fail and however often they come back.
-  std::optional<std::string> OnLoaded(const VersionLoaded& event, Instant now);
+  // What people should hear of a version that is not there.
+  struct LoadProblem {
+    std::string text;
+    bool hopeless = false;  // every generator of now refuses it
+  };
+  // Once for each version and kind of failure, however many generators fail and however often they
+  // come back. What a generator refuses for what it is, or for the generator's configuration, is
+  // not asked for again.
+  std::optional<LoadProblem> OnLoaded(const VersionLoaded& event, Instant now);
   void OnReleased(const VersionReleased& event, Instant now);
   void OnReset(const GeneratorReset& event, Instant now);
   // A sample came: true if it is the first of its kind and wanted.
@@ -109,7 +115,7 @@ class Fleet {
   std::string Describe(const std::string& worker_id) const;
 
  private:
-  enum class HoldState { kLoading, kHeld, kReleasing, kFailed, kReleaseFailed };
+  enum class HoldState { kLoading, kHeld, kReleasing, kFailed, kRefused, kReleaseFailed };
   enum class ResetState { kNone, kDue, kAsked };
   struct Hold {
     HoldState state = HoldState::kLoading;

@@ -34,7 +34,13 @@ void RunEngine::AdmitGroup(const Group& group, Instant now) {
 
 void RunEngine::On(const VersionLoaded& event, Instant now) {
   if (IsCurrent(event.run_id)) {
-    if (const auto problem = fleet_.OnLoaded(event, now)) Message(*problem, now);
+    const auto problem = fleet_.OnLoaded(event, now);
+    if (!problem.has_value()) return;
+    if (problem->hopeless && IsRunning()) {
+      Fail("no generator can serve the model: " + problem->text, now);
+    } else {
+      Message(problem->text, now);
+    }
   } else if (event.status.ok()) {  // of a run that did not wait for it
     out_.Do(ReleaseVersion{event.worker, event.run_id, event.version, event.evaluation});
   }

@@ -255,6 +255,32 @@ TEST(JobTest, AGeneratorWhoseCacheDoesNotFitSaysSoAndTheJobGoesOn) {
       << refused;
 }
 
+// Five layers of two heads of 64: a page has 81920 bytes. 65536 is the least that the configuration
+// takes, whatever the model.
+TEST(JobTest, ACacheThatIsTooSmallForTheModelEndsTheJobWithTheLeastValue) {
+  const struct {
+    uint64_t bytes;
+    std::string says;
+  } cases[] = {
+      {65536,
+       "kv_cache_bytes of the generator's config is 65536, and a cache page of this model, 16 "
+       "tokens of one sequence, has 81920 bytes; set it to at least 81920"},
+      {81920,
+       " cache pages of 81920 bytes, and kv_cache_bytes (81920) holds 1; set it to at least "},
+  };
+  for (const auto& c : cases) {
+    TestFolder folder("small_cache");
+    ClusterConfig config = SmallCluster(folder.path());
+    config.mutable_generator()->set_kv_cache_bytes(c.bytes);
+    const JobRun run = RunJob(config, DeepJob(2));
+    EXPECT_EQ(run.job.state(), orchestrator::v1::JOB_STATE_FAILED);
+    EXPECT_NE(run.job.reason().find(c.says), std::string::npos) << run.job.reason();
+    EXPECT_EQ(run.job.reason().starts_with("no generator can serve the model: generator-"),
+              c.bytes == 65536)
+        << run.job.reason();
+  }
+}
+
 // Mode w16 with everything varied at once: two runs are enough to hold against each other.
 TEST(JobTest, InW16OneGeneratorOtherLimitsInstructionSetAndAKillGiveTheSameBits) {
   auto spec = DeepJob(kSteps);

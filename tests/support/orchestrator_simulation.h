@@ -48,6 +48,7 @@ struct WorldOptions {
   double reward_error = 0;                  // per request: the call fails
   bool reward_refuses = false;              // every request: an argument is wrong
   double load_error = 0;                    // per load
+  int refusing_generators = 0;              // the first of them refuse every version
   double release_error = 0;                 // per release and reset
   uint64_t releases_until_ms = UINT64_MAX;  // all of them fail from here ...
   uint64_t releases_from_ms = UINT64_MAX;   // ... to here, in the world's time
@@ -249,6 +250,7 @@ class World {
   std::vector<std::string> messages;
   std::vector<StepReport> step_reports;
   uint64_t rollouts_started = 0;
+  std::map<std::string, uint64_t> loads;  // by worker id
   uint64_t resets = 0;
   std::map<Step, std::set<uint32_t>> rollout_deadlines;  // of training
   uint64_t score_requests = 0;
@@ -312,7 +314,11 @@ class World {
     At(Delay(), [this, load] {
       if (!Alive(load.worker)) return;
       Status status = OkStatus();
-      if (dice_.Chance(options_.load_error)) {
+      ++loads[load.worker.worker_id];
+      const std::string& id = load.worker.worker_id;
+      if (id.starts_with("generator-") && std::stoi(id.substr(10)) < options_.refusing_generators) {
+        status = InvalidArgument("its cache is too small");
+      } else if (dice_.Chance(options_.load_error)) {
         status = Unavailable(options_.trouble);
       } else if (load.evaluation ? !pinned_.contains(load.version)
                                  : !IsLive(load.run_id, load.version)) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Goal: jobs begin in their order, and only when somebody can work on them. Method: the engine in a
-// simulated world (tests/support/orchestrator_simulation.h).
+// Goal: jobs begin in their order, and only when somebody can work on them; one that nobody can
+// serve ends at once. Method: the engine in a simulated world
+// (tests/support/orchestrator_simulation.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,6 +32,39 @@ TEST(RunEngineTest, JobsRunOneAfterTheOther) {
   EXPECT_EQ(world.Job("job-3").state, JobState::kSucceeded);
   EXPECT_EQ(world.Job("job-1").last_step->weights_digest,
             world.Job("job-3").last_step->weights_digest);
+}
+
+TEST(RunEngineTest, AVersionThatEveryGeneratorRefusesEndsTheJobAtOnce) {
+  WorldOptions options;
+  options.refusing_generators = options.num_generators = 2;
+  World world{options};
+  world.RunFor(1000);  // both are there
+  world.Submit("job-1", MakeSpec());
+  world.RunFor(5000);
+  EXPECT_EQ(world.Job("job-1").state, JobState::kFailed);
+  const std::string& reason = world.Job("job-1").reason;
+  EXPECT_TRUE(reason.starts_with("no generator can serve the model: generator-")) << reason;
+  EXPECT_TRUE(reason.ends_with(" could not load version 0: its cache is too small")) << reason;
+  world.CheckEveryGroupEndedOnce();
+}
+
+TEST(RunEngineTest, AVersionThatOneGeneratorRefusesIsServedByTheOther) {
+  WorldOptions options;
+  options.refusing_generators = 1;
+  World world{options};
+  world.RunFor(1000);
+  world.Submit("job-1", MakeSpec());
+  world.Run();
+  EXPECT_EQ(world.Job("job-1").state, JobState::kSucceeded) << world.Job("job-1").reason;
+  EXPECT_EQ(world.samples_by_worker.count("generator-0"), 0u);
+  // Each of the 9 versions is asked for once, to train and to evaluate, and people hear of it once.
+  EXPECT_GE(world.loads["generator-0"], 1u);
+  EXPECT_LE(world.loads["generator-0"], 18u);
+  EXPECT_EQ(std::count_if(world.messages.begin(), world.messages.end(),
+                          [](const std::string& text) {
+                            return text.find("its cache is too small") != std::string::npos;
+                          }),
+            1);
 }
 
 TEST(RunEngineTest, TheQueueWaitsForWorkersThatAreGone) {

@@ -540,6 +540,28 @@ TEST_F(ModelHostTest, AModelThatDoesNotFitIsRefusedWithTheNumbers) {
   EXPECT_LT(host_->engine_bytes(), 2u << 20);
 }
 
+// The orchestrator does not ask again after this code.
+TEST_F(ModelHostTest, ACacheWithoutAPageIsRefusedWithTheLeastValue) {
+  SmallRun run(store_.leader(), store_.socket_path(), pool_, "run", 1, 1);
+  config_.set_kv_cache_bytes(1000);
+  ModelHost host(config_, leader_, context_);
+  const Status refused = End(Begin(host.Load({"run", 0}))).status();
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << refused;
+  const std::string said = MessageOf(refused);
+  EXPECT_NE(said.find("kv_cache_bytes of the generator's config is 1000, and a cache page"),
+            std::string::npos)
+      << said;
+  const size_t least = said.find("; set it to at least ");
+  ASSERT_NE(least, std::string::npos) << said;
+  config_.set_kv_cache_bytes(std::stoull(said.substr(least + 21)));
+  host.Stop();
+  ModelHost enough(config_, leader_, context_);
+  EXPECT_TRUE(End(Begin(enough.Load({"run", 0}))).ok());
+  EXPECT_TRUE(End(Begin(enough.Release({"run", 0}))).ok());
+  enough.Stop();
+  ExpectNoLease();
+}
+
 // A generator that is not on the store's host.
 class PullingModelHostTest : public ModelHostTest {
  protected:
