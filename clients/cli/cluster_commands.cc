@@ -49,24 +49,25 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
   config::v1::ClusterConfig cluster;
   cluster::FillClusterDefaults(&cluster);
   rpc::ConfigOrigins origins;
+  rpc::ConfigProblems problems;
   if (!options.config.empty()) {
-    TITAN_RETURN_IF_ERROR(
-        rpc::ReadConfigFile(options.config, &cluster, &origins, cluster::ValidClusterValues()));
+    TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.config, &cluster, &origins,
+                                              cluster::ValidClusterValues(), &problems));
   }
   if (options.generators > 0) {
     cluster.set_num_generators(static_cast<uint32_t>(options.generators));
     origins.SetFromFlag("num_generators", "--generators");
   }
   if (!cluster.data_folder().empty() && cluster.data_folder() != common.data) {
-    return InvalidArgument(origins.Of("data_folder") +
-                           ": data_folder: leave it out, --data names the folder");
+    rpc::AddProblems({{"data_folder", "leave it out, --data names the folder"}}, &problems);
   }
   std::error_code error;
   cluster.set_data_folder(std::filesystem::weakly_canonical(common.data, error).string());
   if (error) return InvalidArgument("--data '" + common.data + "': " + error.message());
-  origins.SetFromFlag("data_folder", "--data");
-  rpc::ConfigProblems problems;
-  cluster::ValidateCluster(cluster, origins, &problems);
+  if (problems.empty()) origins.SetFromFlag("data_folder", "--data");
+  rpc::ConfigProblems of_values;
+  cluster::ValidateCluster(cluster, origins, &of_values);
+  rpc::AddProblems(std::move(of_values), &problems);
   TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, origins));
   *where = origins;
   return cluster;

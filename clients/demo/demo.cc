@@ -50,13 +50,15 @@ StatusOr<config::v1::ClusterConfig> MakeConfig(const DemoOptions& options,
                                                rpc::ConfigOrigins* origins) {
   config::v1::ClusterConfig config;
   cluster::FillClusterDefaults(&config);
+  rpc::ConfigProblems problems;
   if (!options.cluster_config.empty()) {
     TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.cluster_config, &config, origins,
-                                              cluster::ValidClusterValues()));
+                                              cluster::ValidClusterValues(), &problems));
   }
   config.set_data_folder(folder + "/cluster");
-  rpc::ConfigProblems problems;
-  cluster::ValidateCluster(config, *origins, &problems);
+  rpc::ConfigProblems of_values;
+  cluster::ValidateCluster(config, *origins, &of_values);
+  rpc::AddProblems(std::move(of_values), &problems);
   TITAN_RETURN_IF_ERROR(rpc::ProblemsToStatus(problems, *origins));
   return config;
 }

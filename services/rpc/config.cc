@@ -45,7 +45,7 @@ class Reader {
       const std::string field_path = path.empty() ? member.name : path + "." + member.name;
       const FieldDescriptor* field = descriptor->FindFieldByName(member.name);
       if (field == nullptr) {
-        Problem(member.position, field_path, UnknownField(member.name, descriptor));
+        UnknownField(member, path, field_path, descriptor);
         continue;
       }
       if (member.value.kind == JsonNode::Kind::kNull) continue;  // as if it were left out
@@ -57,26 +57,28 @@ class Reader {
     }
   }
 
-  Status Result() const {
-    if (problems_.empty()) return OkStatus();
-    std::string text;
-    for (const std::string& problem : problems_) text += (text.empty() ? "" : "\n") + problem;
-    return InvalidArgument(text);
-  }
+  ConfigProblems TakeProblems() { return std::move(problems_); }
 
  private:
-  void Problem(JsonPosition at, const std::string& path, const std::string& what) {
-    problems_.push_back(
-        fmt::format("{}: {}: {}", Place(where_, at), path.empty() ? "the document" : path, what));
+  void Problem(JsonPosition at, const std::string& path, const std::string& what,
+               const std::string& meant = "") {
+    origins_->SetFromFile(path, where_, at);
+    problems_.push_back({path, path.empty() ? "the document: " + what : what, "", meant});
   }
 
-  static std::string UnknownField(const std::string& name, const Descriptor* descriptor) {
+  void UnknownField(const JsonNode::Member& member, const std::string& parent,
+                    const std::string& path, const Descriptor* descriptor) {
     std::vector<std::string> names;
     for (int i = 0; i < descriptor->field_count(); ++i)
       names.push_back(descriptor->field(i)->name());
-    const std::string nearest = NearestName(name, names);
-    if (!nearest.empty()) return fmt::format("unknown field; did you mean \"{}\"?", nearest);
-    return fmt::format("unknown field; valid here: {}", fmt::join(names, ", "));
+    const std::string nearest = NearestName(member.name, names);
+    if (nearest.empty()) {
+      Problem(member.position, path,
+              fmt::format("unknown field; valid here: {}", fmt::join(names, ", ")));
+    } else {
+      Problem(member.position, path, fmt::format("unknown field; did you mean \"{}\"?", nearest),
+              parent.empty() ? nearest : parent + "." + nearest);
+    }
   }
 
   void ReadRepeated(const JsonNode& node, const std::string& path, Message* message,
@@ -177,7 +179,7 @@ class Reader {
   const std::string where_;
   ConfigOrigins* origins_;
   const ValidValues& valid_;
-  std::vector<std::string> problems_;
+  ConfigProblems problems_;
 };
 
 void Reader::ReadValue(const JsonNode& node, const std::string& path, Message* message,
@@ -294,6 +296,22 @@ ConfigProblem InvalidValue(const std::string& path, const std::string& value,
   return {path, "is " + value + "; valid: " + valid, valid};
 }
 
+void AddProblems(ConfigProblems more, ConfigProblems* problems) {
+  const auto speaks_of = [](const std::string& path, const std::string& about) {
+    return !path.empty() && about.starts_with(path) &&
+           (about.size() == path.size() || about[path.size()] == '.' || about[path.size()] == '[');
+  };
+  const size_t num_known = problems->size();
+  for (ConfigProblem& problem : more) {
+    const bool known = std::any_of(
+        problems->begin(), problems->begin() + static_cast<ptrdiff_t>(num_known),
+        [&](const ConfigProblem& earlier) {
+          return speaks_of(earlier.path, problem.path) || speaks_of(earlier.meant, problem.path);
+        });
+    if (!known) problems->push_back(std::move(problem));
+  }
+}
+
 ValidValues ValidByCheck(const Message& complete,
                          std::function<void(const Message&, ConfigProblems*)> check) {
   const std::shared_ptr<Message> kept(complete.New());
@@ -334,17 +352,28 @@ Status ReadConfigText(std::string_view text, const std::string& where, Message* 
 }
 
 Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins,
-                      const ValidValues& valid) {
+                      const ValidValues& valid, ConfigProblems* problems) {
   const StatusOr<std::string> text = runtime::ReadFile(file, 16u << 20);
   if (!text.ok()) return InvalidArgument("configuration: " + MessageOf(text.status()));
-  return ReadConfigText(*text, file, message, origins, valid);
+  TITAN_ASSIGN_OR_RETURN(const JsonNode root, ParseJsonTree(*text, file));
+  Reader reader(file, origins, valid);
+  reader.ReadMessage(root, "", message);
+  AddProblems(reader.TakeProblems(), problems);
+  return OkStatus();
+}
+
+Status ReadConfigFile(const std::string& file, Message* message, ConfigOrigins* origins,
+                      const ValidValues& valid) {
+  ConfigProblems problems;
+  TITAN_RETURN_IF_ERROR(ReadConfigFile(file, message, origins, valid, &problems));
+  return ProblemsToStatus(problems, *origins);
 }
 
 Status ReadConfigTree(const JsonNode& root, const std::string& where, Message* message,
                       ConfigOrigins* origins, const ValidValues& valid) {
   Reader reader(where, origins, valid);
   reader.ReadMessage(root, "", message);
-  return reader.Result();
+  return ProblemsToStatus(reader.TakeProblems(), *origins);
 }
 
 Status SetConfigValue(const std::string& assignment, const std::string& flag, Message* message,

@@ -41,8 +41,12 @@ struct ConfigProblem {
   std::string path;         // for example daemon.listen
   std::string description;  // what is wrong and which values are valid
   std::string valid = {};   // of InvalidValue: the last part of the description
+  std::string meant = {};   // of a field that does not exist: the path that is like it, if any
 };
 using ConfigProblems = std::vector<ConfigProblem>;
+// Adds what a check found after `problems` were found on the way to it: only what they do not speak
+// of, since a field that could not be read has its default when it is checked.
+void AddProblems(ConfigProblems more, ConfigProblems* problems);
 // "is <value>; valid: <valid>".
 ConfigProblem InvalidValue(const std::string& path, const std::string& value,
                            const std::string& valid);
@@ -65,7 +69,11 @@ Status ReadConfigText(std::string_view text, const std::string& where,
 // InvalidArgument also for a file that cannot be read.
 Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
                       ConfigOrigins* origins, const ValidValues& valid = {});
-// The same for a document that is parsed already, for callers that take parts of it out first.
+// For callers with a check of their own, which tell all problems at once: those of fields go to
+// `problems`, and all else is read. InvalidArgument: no such file, or it is not JSON.
+Status ReadConfigFile(const std::string& file, google::protobuf::Message* message,
+                      ConfigOrigins* origins, const ValidValues& valid, ConfigProblems* problems);
+// A document that is parsed already, for callers that take parts of it out first.
 Status ReadConfigTree(const JsonNode& root, const std::string& where,
                       google::protobuf::Message* message, ConfigOrigins* origins,
                       const ValidValues& valid = {});

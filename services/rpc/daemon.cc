@@ -110,9 +110,10 @@ std::optional<int> ParseFlags(int argc, const char* const* argv, const DaemonDef
 
 Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOrigins* origins) {
   Message* config = definition->config.get();
+  ConfigProblems problems;
   if (!flags.config.empty()) {
-    TITAN_RETURN_IF_ERROR(
-        ReadConfigFile(flags.config, config, origins, ValidByCheck(*config, definition->validate)));
+    TITAN_RETURN_IF_ERROR(ReadConfigFile(flags.config, config, origins,
+                                         ValidByCheck(*config, definition->validate), &problems));
   }
   config::v1::DaemonConfig* daemon = definition->daemon_of(config);
   if (!flags.listen.empty()) {
@@ -129,8 +130,9 @@ Status ResolveConfig(const Flags& flags, DaemonDefinition* definition, ConfigOri
     daemon->set_log_level(flags.log_level);
     origins->SetFromFlag("daemon.log_level", "--log_level");
   }
-  ConfigProblems problems;
-  definition->validate(*config, &problems);
+  ConfigProblems of_values;
+  definition->validate(*config, &of_values);
+  AddProblems(std::move(of_values), &problems);
   return ProblemsToStatus(problems, *origins);
 }
 

@@ -368,6 +368,35 @@ TEST_F(ClusterProgramsTest, ConfigsSayWhereEachValueCameFromAndWhatHasNoEffect) 
       << output_;
 }
 
+TEST_F(ClusterProgramsTest, EveryProblemOfAConfigurationIsToldAtOnce) {
+  const auto lines = [this] { return std::count(output_.begin(), output_.end(), '\n'); };
+  const auto expect = [this](const std::string& text) {
+    EXPECT_NE(output_.find(text), std::string::npos) << text << "\nis not in\n" << output_;
+  };
+  std::ofstream(folder_ + "/d.json")
+      << "{\"daemon\": {\"log_level\": \"loud\", \"data_foldr\": \"x\"},\n"
+         " \"max_versions\": \"3\", \"max_batch_tokens\": 5,\n"
+         " \"orchestrator_addres\": \"127.0.0.1:1\"}";
+  EXPECT_EQ(Shell((bin_ / "titan-generator").string() + " --check_config --config " + folder_ +
+                  "/d.json"),
+            2);
+  expect("d.json:1:34: daemon.data_foldr: unknown field; did you mean \"data_folder\"?\n");
+  expect("d.json:2:18: max_versions: wants a number, has a string: \"3\"; valid: 1 to 64\n");
+  expect(
+      "d.json:3:2: orchestrator_addres: unknown field; did you mean \"orchestrator_address\"?\n");
+  expect("d.json:1:26: daemon.log_level: is \"loud\"; valid: ");
+  expect("d.json:1:1: weightstore_address: is required");
+  expect("d.json:2:43: max_batch_tokens: is 5; valid: 64 (max_running_sequences) to ");
+  EXPECT_EQ(lines(), 6) << output_;  // what was misspelt is not missing as well
+  std::ofstream(folder_ + "/c.json")
+      << "{\"generater\": {}, \"num_generators\": 0,\n \"trainer\": {\"recompute\": \"some\"}}";
+  EXPECT_EQ(Titanctl("up --check_config --config " + folder_ + "/c.json --data " + data_), 2);
+  expect("c.json:1:2: generater: unknown field; did you mean \"generator\"?\n");
+  expect("c.json:1:37: num_generators: is 0; valid: 1 to ");
+  expect("c.json:2:27: trainer.recompute: is \"some\"; valid: ");
+  EXPECT_EQ(lines(), 3) << output_;
+}
+
 TEST_F(ClusterProgramsTest, WhatDoesNotFitIsRefusedBeforeAnythingStarts) {
   std::ofstream(folder_ + "/big.json") << R"({"generator": {"kv_cache_bytes": 17592186044416}})";
   EXPECT_EQ(Titanctl("up --config " + folder_ + "/big.json --data " + data_), 1);

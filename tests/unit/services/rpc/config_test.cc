@@ -216,6 +216,25 @@ TEST(ConfigTest, WhatACheckRefusesIsToldByTheReaderAsWell) {
             "warning, error");
 }
 
+TEST(ConfigTest, WhatIsSaidOfAFieldIsSaidOnce) {
+  ConfigProblems problems = {{"daemon.listn", "unknown field", "", "daemon.listen"},
+                             {"kernels", "wants an object"},
+                             {"max_versions", "wants a number"}};
+  AddProblems({{"daemon.listen", "is required"},
+               {"kernels.threads", "is 0"},
+               {"kernels_too", "is 0"},
+               {"max_versions", "is 0"},
+               {"daemon", "is twice"},
+               {"daemon", "here"}},
+              &problems);
+  std::string text;
+  for (const ConfigProblem& problem : problems)
+    text += problem.path + ":" + problem.description + "; ";
+  EXPECT_EQ(text,
+            "daemon.listn:unknown field; kernels:wants an object; max_versions:wants a number; "
+            "kernels_too:is 0; daemon:is twice; daemon:here; ");
+}
+
 TEST(ConfigTest, DaemonChecksNameTheFieldAndItsPlace) {
   GeneratorConfig generator;
   settings::FillDaemonDefaults("generator", generator.mutable_daemon());
