@@ -265,7 +265,10 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
       watching_ = nullptr;
       if (stop_watching_) return Cancelled("watching was ended");
     }
-    if (status.error_code() == grpc::StatusCode::NOT_FOUND) return Failed(status);
+    if (status.error_code() == grpc::StatusCode::NOT_FOUND ||
+        status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+      return Failed(status);
+    }
     if (status.ok()) {
       auto job = Get(job_id);
       if (job.ok() && IsFinal(job->state())) return job;

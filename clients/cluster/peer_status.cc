@@ -11,6 +11,11 @@ namespace titan::cluster {
 Status FromPeer(const grpc::Status& status, const std::string& daemon, const std::string& reason,
                 const std::string& fix) {
   const Status said = rpc::FromGrpc(status);
+  if (rpc::PeerOf(status) == rpc::Peer::kOther) {
+    return rpc::WithReason(said, "WRONG_DAEMON",
+                           "give the address of the " + daemon +
+                               "; titanctl status --data FOLDER shows those of a cluster");
+  }
   if (rpc::PeerOf(status) == rpc::Peer::kUnknown) return said;
   return rpc::WithReason(Annotate(said, "the " + daemon + " does not answer"), reason, fix);
 }

@@ -14,6 +14,7 @@ namespace titan::cluster {
 
 // The status as rpc::FromGrpc gives it; gRPC's own words for a peer that is not there name sockets
 // and nothing that a person could do, so that one becomes Unavailable with `reason` and `fix`.
+// Another daemon at its address is Unimplemented with the reason WRONG_DAEMON and a fix.
 // daemon: "orchestrator", "weight store".
 Status FromPeer(const grpc::Status& status, const std::string& daemon, const std::string& reason,
                 const std::string& fix);

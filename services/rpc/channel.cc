@@ -9,40 +9,53 @@
 #include <vector>
 
 #include "core/runtime/address.h"
+#include "services/rpc/peer.h"
 
 namespace titan::rpc {
 namespace {
 
-// gRPC's callback client reports a unary call as OK when its answer does not decode, with what was
-// decoded so far in the message. Here such a call fails.
-class UndecodableAnswerFails : public grpc::experimental::Interceptor {
+// Failures that gRPC does not tell.
+class Interceptor : public grpc::experimental::Interceptor {
  public:
-  explicit UndecodableAnswerFails(const char* method) : method_(method) {}
+  Interceptor(const std::string& address, const char* method)
+      : address_(address), method_(method) {}
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
     using Point = grpc::experimental::InterceptionHookPoints;
-    // Only a unary call has both in one batch.
-    if (batch->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) &&
-        batch->QueryInterceptionHookPoint(Point::POST_RECV_STATUS) &&
-        batch->GetRecvMessage() == nullptr && batch->GetRecvStatus()->ok()) {
-      *batch->GetRecvStatus() =
+    if (!batch->QueryInterceptionHookPoint(Point::POST_RECV_STATUS)) return batch->Proceed();
+    grpc::Status& status = *batch->GetRecvStatus();
+    // gRPC's callback client reports a unary call as OK when its answer does not decode, with what
+    // was decoded so far in the message. Only a unary call has both in one batch.
+    if (status.ok() && batch->QueryInterceptionHookPoint(Point::POST_RECV_MESSAGE) &&
+        batch->GetRecvMessage() == nullptr) {
+      status =
           grpc::Status(grpc::StatusCode::INTERNAL,
                        std::string("the answer to ") + method_ +
                            " does not decode: it was cut, or the peer has other message types");
+    }
+    // Of a server that does not have the method; it gives no word to it.
+    if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty()) {
+      status = NotServed(address_, method_);
     }
     batch->Proceed();
   }
 
  private:
+  const std::string& address_;
   const char* const method_;  // gRPC's, alive as long as the call
 };
 
-class UndecodableAnswersFail : public grpc::experimental::ClientInterceptorFactoryInterface {
+// Lives as long as the channel and its calls.
+class Interceptors : public grpc::experimental::ClientInterceptorFactoryInterface {
  public:
+  explicit Interceptors(std::string address) : address_(std::move(address)) {}
   grpc::experimental::Interceptor* CreateClientInterceptor(
       grpc::experimental::ClientRpcInfo* info) override {
-    return new UndecodableAnswerFails(info->method());
+    return new Interceptor(address_, info->method());
   }
+
+ private:
+  const std::string address_;
 };
 
 }  // namespace
@@ -66,7 +79,7 @@ StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address)
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY,
                    0);  // proxies of the environment are not for loopback
   std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> interceptors;
-  interceptors.push_back(std::make_unique<UndecodableAnswersFail>());
+  interceptors.push_back(std::make_unique<Interceptors>(address));
   return grpc::experimental::CreateCustomChannelWithInterceptors(
       address, grpc::InsecureChannelCredentials(), arguments, std::move(interceptors));
 }

@@ -17,7 +17,8 @@ namespace titan::rpc {
 inline constexpr int kMaxMessageBytes = 4 << 20;
 
 // Loopback addresses only, for now: InvalidArgument otherwise (TLS is what would make others
-// acceptable).
+// acceptable). A call that the peer does not know fails with Unimplemented, which says what was
+// expected at which address.
 StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const std::string& address);
 
 }  // namespace titan::rpc

@@ -95,6 +95,7 @@ std::string_view InOurWords(const grpc::Status& status) {
         case Peer::kStranger:
           return "what listens at its address does not answer as gRPC does: it is another program, "
                  "or it is stopped";
+        case Peer::kOther:
         case Peer::kUnknown:
           break;
       }

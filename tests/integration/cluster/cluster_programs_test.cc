@@ -245,6 +245,42 @@ TEST_F(ClusterProgramsTest, AnotherUsersFolderIsSaidToBeHis) {
       << output_;
 }
 
+TEST_F(ClusterProgramsTest, AnotherDaemonAtAnAddressIsNamedWithWhatWasExpectedThere) {
+  ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
+  std::map<std::string, std::string> addresses;  // by role
+  for (const json& endpoint : ReadJson(data_ + "/endpoints.json")["endpoints"]) {
+    addresses[endpoint["role"]] = endpoint["address"];
+  }
+  const auto said = [](const std::string& daemon, const std::string& address,
+                       const std::string& method) {
+    return "expected " + daemon + " at " + address + "; what answers there does not serve " +
+           method + ": it is another daemon, or of another version";
+  };
+  const std::string service = "titan.orchestrator.v1.OrchestratorService/";
+  for (const char* role : {"weightstore", "generator"}) {
+    const std::string address = addresses[role];
+    EXPECT_EQ(Titanctl("list --address " + address), 1) << output_;
+    EXPECT_EQ(output_, "titanctl: " + said("an orchestrator", address, service + "ListJobs") +
+                           "\nfix: give the address of the orchestrator; titanctl status --data "
+                           "FOLDER shows those of a cluster\n");
+    EXPECT_EQ(Titanctl("watch job-1 --address " + address), 1) << output_;  // a stream
+    EXPECT_NE(output_.find(said("an orchestrator", address, service + "WatchJob")),
+              std::string::npos)
+        << output_;
+  }
+  // A daemon that was given it waits, and says what for.
+  std::ofstream(folder_ + "/d.json")
+      << R"({"daemon": {"data_folder": ")" << folder_ << R"(/d"}, "orchestrator_address": ")"
+      << addresses["weightstore"] << R"("})";
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 4 " +
+                  (bin_ / "titan-reward").string() + " --config " + folder_ + "/d.json"),
+            0);
+  EXPECT_NE(
+      output_.find(said("an orchestrator", addresses["weightstore"], service + "RegisterWorker")),
+      std::string::npos)
+      << output_;
+}
+
 TEST_F(ClusterProgramsTest, APortInUseIsNamedByTheFieldOfTheUsersFile) {
   ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
   const std::string taken = ReadJson(data_ + "/endpoints.json")["endpoints"][0]["address"];
