@@ -97,6 +97,13 @@ Status CheckOwner(const std::string& data_folder) {
                         " and cannot be written to; choose another one with --data");
 }
 
+bool WasTakenDown(const std::string& data_folder) {
+  const auto text = runtime::ReadFile(SupervisorPath(data_folder), 64u << 20);
+  const auto json = text.ok() ? Json::parse(*text, nullptr, false) : Json();
+  if (!json.is_object() || !json.contains("state")) return false;
+  return json["state"] == "stopping" || json["state"] == "stopped";
+}
+
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder) {
   TITAN_RETURN_IF_ERROR(CheckAccess(data_folder));
   const auto text = runtime::ReadFile(EndpointsPath(data_folder), 16u << 20);

@@ -77,6 +77,9 @@ Status CheckOwner(const std::string& data_folder);
 std::string UpCommand(const std::string& data_folder);
 // "titanctl down --data FOLDER && " and UpCommand.
 std::string RestartCommand(const std::string& data_folder);
+// Whether `titanctl down` ends the cluster there or has ended it; false also after its supervisor
+// was killed.
+bool WasTakenDown(const std::string& data_folder);
 // The orchestrator's address from endpoints.json; NotFound says how to start a cluster.
 StatusOr<std::string> OrchestratorAddressOf(const std::string& data_folder);
 

@@ -7,7 +7,9 @@
 #include <random>
 #include <thread>
 
+#include "clients/cluster/cluster.h"
 #include "clients/cluster/peer_status.h"
+#include "clients/cluster/terminal.h"
 #include "core/base/hash.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/peer.h"
@@ -273,6 +275,14 @@ StatusOr<Job> JobClient::Watch(const std::string& job_id, uint64_t after_sequenc
       auto job = Get(job_id);
       if (job.ok() && IsFinal(job->state())) return job;
       if (!job.ok() && job.status().code() != StatusCode::kUnavailable) return job.status();
+    }
+    if (!data_folder_.empty() && WasTakenDown(data_folder_)) {
+      return rpc::WithReason(
+          Unavailable("the cluster in '" + data_folder_ + "' was taken down while " + job_id +
+                      " was watched; a job that had begun ends with it, a queued one stays"),
+          "CLUSTER_DOWN",
+          "start it again with: " + UpCommand(data_folder_) + "; come back with: titanctl watch " +
+              job_id + " --data " + ShellWord(data_folder_));
     }
     // From the first break on; a stream that was open for longer than that was whole.
     const auto now = steady_clock::now();

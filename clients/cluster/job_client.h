@@ -48,7 +48,8 @@ class JobClient {
               const std::function<bool(const orchestrator::v1::ChatResponse&)>& on_message);
 
   // Feeds every event after `after_sequence` to on_event until the job has ended; answers the job.
-  // A stream that breaks is opened again where it stood, for up to 15 s after it broke.
+  // A stream that breaks is opened again where it stood, for up to 15 s after it broke, and not at
+  // all once the cluster of the data folder was taken down: Unavailable says so.
   // Cancelled: StopWatching.
   StatusOr<orchestrator::v1::Job> Watch(
       const std::string& job_id, uint64_t after_sequence,

@@ -159,6 +159,29 @@ TEST_P(RestartTest, AQueuedJobRunsAfterARestartToTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, RestartTest, ::testing::Values(0, SIGKILL));
 
+TEST_F(JobsAndDaemonsTest, AWatcherHearsThatTheClusterWasTakenDownAndHowToComeBack) {
+  const std::string job = SubmitLong();
+  const std::string data = folder_.path() + "/run";
+  const std::string come_back = "titanctl watch " + job + " --data " + data;
+  FILE* watcher = popen(
+      (std::string(TITAN_BINARY_DIR) + "/bin/" + come_back + " 2>&1 </dev/null").c_str(), "r");
+  std::string said;
+  char line[4096];
+  while (!Has(said, "step   0") && fgets(line, sizeof(line), watcher) != nullptr) said += line;
+  ASSERT_TRUE(Has(said, "step   0")) << said;
+  ASSERT_EQ(Titanctl("down"), 0) << errors_;
+  while (fgets(line, sizeof(line), watcher) != nullptr) said += line;
+  const int status = pclose(watcher);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 5);
+  EXPECT_TRUE(Has(said, "titanctl: the cluster in '" + data + "' was taken down while " + job +
+                            " was watched; a job that had begun ends with it, a queued one stays\n"
+                            "fix: start it again with: titanctl up --data " +
+                            data + " --config " + folder_.path() +
+                            "/cluster.json; come back with: " + come_back + "\n"))
+      << said;
+  EXPECT_FALSE(Has(said, "nothing listens")) << said;
+}
+
 class LossTest : public JobsAndDaemonsTest {
  protected:
   // More often than it is started again.
