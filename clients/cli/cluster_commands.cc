@@ -58,8 +58,9 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
     cluster.set_num_generators(static_cast<uint32_t>(options.generators));
     origins.SetFromFlag("num_generators", "--generators");
   }
-  if (!cluster.data_folder().empty() && cluster.data_folder() != common.data) {
-    rpc::AddProblems({{"data_folder", "leave it out, --data names the folder"}}, &problems);
+  if (!origins.IsDefault("data_folder")) {
+    rpc::AddProblems({{"data_folder", "is filled in from the command line; leave it out"}},
+                     &problems);
   }
   std::error_code error;
   cluster.set_data_folder(std::filesystem::weakly_canonical(common.data, error).string());

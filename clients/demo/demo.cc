@@ -55,6 +55,10 @@ StatusOr<config::v1::ClusterConfig> MakeConfig(const DemoOptions& options,
     TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.cluster_config, &config, origins,
                                               cluster::ValidClusterValues(), &problems));
   }
+  if (!origins->IsDefault("data_folder")) {
+    rpc::AddProblems({{"data_folder", "is filled in from the command line; leave it out"}},
+                     &problems);
+  }
   config.set_data_folder(folder + "/cluster");
   rpc::ConfigProblems of_values;
   cluster::ValidateCluster(config, *origins, &of_values);

@@ -321,6 +321,8 @@ TEST_F(ClusterProgramsTest, UpRefusesWhatADaemonWouldRefuseAndStartsNothing) {
             "1:37: trainer.kernels.threads: -1 is out of range; valid: 1 to 1024"},
            {R"({"orchestrator": {"daemon": {"log_level": "loud"}}})",
             "1:43: orchestrator.daemon.log_level: is \"loud\"; valid: debug, info, warning, error"},
+           {R"({"data_folder": "run"})",
+            "1:17: data_folder: is filled in from the command line; leave it out"},
            {R"({"trainer": {"recompute": "maybe"}})",
             "1:27: trainer.recompute: is \"maybe\"; valid: none, selective, full"},
            {R"({"weightstore": {"daemon": {"listen": "10.0.0.1:80"}}})",
