@@ -201,7 +201,9 @@ void AddLookCommands(Builder* builder, Arguments* args) {
 void AddDataCommands(CLI::App* app, Builder* builder, Arguments* args) {
   CLI::App* data = app->add_subcommand("data", "Store data files at the orchestrator");
   data->require_subcommand(1);
-  data->footer("Examples:\n  titanctl data upload questions.jsonl\n  titanctl data list");
+  data->footer(
+      "Examples:\n  titanctl data upload questions.jsonl\n  titanctl data list\n"
+      "  titanctl data rm ID");
   CLI::App* upload = builder->Command(
       data, "upload", "data upload", "Check a JSONL file and store it; prints the id for data.id",
       "  titanctl data upload questions.jsonl\n"
@@ -215,6 +217,14 @@ void AddDataCommands(CLI::App* app, Builder* builder, Arguments* args) {
       builder->Command(data, "list", "data list", "List the stored files", "  titanctl data list");
   builder->Remote(list);
   builder->Output(list);
+  CLI::App* removed = builder->Command(
+      data, "rm", "data rm",
+      "Delete a stored file that no job needs any more: neither one that runs nor one that is "
+      "queued. Rollouts of ended jobs on it are then shown as tokens, without text",
+      "  titanctl data rm $(titanctl data upload questions.jsonl)");
+  builder->Remote(removed);
+  builder->Output(removed);
+  removed->add_option("id", args->data_id, "As data list shows it")->required();
 }
 
 void AddWeightsCommands(CLI::App* app, Builder* builder, Arguments* args) {

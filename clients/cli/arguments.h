@@ -110,6 +110,7 @@ struct Arguments {
   MetricsOptions metrics;
   DoctorOptions doctor;
   DataOptions upload;
+  std::string data_id;
   WeightsOptions weights;
   std::string shell;  // of `completion`
 };

@@ -45,6 +45,7 @@ int ShowMetrics(const Common& common, const MetricsOptions& options);
 int Doctor(const Common& common, const DoctorOptions& options);
 int UploadData(const Common& common, const DataOptions& options);
 int ListData(const Common& common);
+int RemoveData(const Common& common, const std::string& data_id);
 int ListWeights(const Common& common, const WeightsOptions& options);
 int ShowWeights(const Common& common, const WeightsOptions& options);
 int VerifyWeights(const Common& common, const WeightsOptions& options);

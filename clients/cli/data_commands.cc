@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// data upload, data list.
+// data upload, data list, data rm.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -96,6 +96,22 @@ int ListData(const Common& common) {
     rows.push_back({data.id(), data.name(), std::to_string(data.rows()), Size(data.num_bytes())});
   }
   std::cout << cluster::FormatTable(rows) << std::flush;
+  return kExitOk;
+}
+
+int RemoveData(const Common& common, const std::string& data_id) {
+  auto client = ConnectTo(common);
+  if (!client.ok()) return Fail(client.status());
+  const auto response = (*client)->RemoveData(data_id);
+  if (!response.ok()) return Fail(response.status());
+  if (common.json) {
+    std::cout << rpc::ToJsonText(*response) << std::endl;
+    return kExitOk;
+  }
+  const auto& data = response->data();
+  std::cout << fmt::format("{} ({}): deleted, {} freed\n", data.id(),
+                           cluster::PrintableLine(data.name()), Size(data.num_bytes()))
+            << std::flush;
   return kExitOk;
 }
 

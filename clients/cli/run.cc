@@ -54,6 +54,7 @@ int Run(const Arguments& arguments) {
   if (command == "doctor") return Doctor(common, arguments.doctor);
   if (command == "data upload") return UploadData(common, arguments.upload);
   if (command == "data list") return ListData(common);
+  if (command == "data rm") return RemoveData(common, arguments.data_id);
   if (command == "weights ls") return ListWeights(common, arguments.weights);
   if (command == "weights show") return ShowWeights(common, arguments.weights);
   if (command == "weights verify") return VerifyWeights(common, arguments.weights);

@@ -200,6 +200,18 @@ StatusOr<ListDataResponse> JobClient::ListData() {
   return response;
 }
 
+StatusOr<RemoveDataResponse> JobClient::RemoveData(const std::string& data_id) {
+  RemoveDataRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_data_id(data_id);
+  RemoveDataResponse response;
+  grpc::ClientContext context;
+  SetDeadline(&context, kCallDeadline);
+  const grpc::Status status = stub_->RemoveData(&context, request, &response);
+  if (!status.ok()) return Failed(status);
+  return response;
+}
+
 StatusOr<UploadDataResponse> JobClient::UploadData(const std::string& name,
                                                    const std::string& bytes) {
   UploadDataResponse response;

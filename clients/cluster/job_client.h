@@ -37,6 +37,8 @@ class JobClient {
   StatusOr<orchestrator::v1::ListWorkersResponse> ListWorkers();
   StatusOr<orchestrator::v1::CheckJobResponse> CheckJob(const config::v1::JobSpec& spec);
   StatusOr<orchestrator::v1::ListDataResponse> ListData();
+  // Tried once: what was deleted is not found again.
+  StatusOr<orchestrator::v1::RemoveDataResponse> RemoveData(const std::string& data_id);
   // Sends the bytes in chunks, with a fresh request id.
   StatusOr<orchestrator::v1::UploadDataResponse> UploadData(const std::string& name,
                                                             const std::string& bytes);

@@ -85,6 +85,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   asio::awaitable<StatusOr<v1::UploadDataResponse>> UploadData(
       std::shared_ptr<rpc::RequestStream<v1::UploadDataRequest>> in);
   asio::awaitable<StatusOr<v1::ListDataResponse>> ListData();
+  asio::awaitable<StatusOr<v1::RemoveDataResponse>> RemoveData(v1::RemoveDataRequest request);
 
  private:
   class Service;
@@ -101,6 +102,7 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
     std::string job_id;       // empty: under way
     std::vector<std::string> warnings;
     uint64_t journal_bytes_per_step = 0;
+    std::string data_id = {};  // while it is under way
   };
 
   OrchestratorDaemon(const config::v1::OrchestratorConfig& config, rpc::DaemonContext& context,
@@ -198,7 +200,8 @@ class OrchestratorDaemon final : public rpc::DaemonService, private Observer, pr
   OrchestratorMetrics metrics_;
   std::unique_ptr<Service> service_;
   std::map<std::string, Submission> submissions_;  // by request id
-  std::vector<std::string> queued_before_;         // ids of jobs, see PrepareQueued
+  std::set<std::string> removing_data_;     // ids that are being deleted; no job may begin on them
+  std::vector<std::string> queued_before_;  // ids of jobs, see PrepareQueued
   uint64_t next_job_ = 1;
   std::optional<WorkerName> weight_store_name_;  // while it answers
   uint64_t weight_store_lives_ = 0;

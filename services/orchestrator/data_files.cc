@@ -14,6 +14,15 @@ namespace {
 
 constexpr size_t kMaxInfoBytes = 64u << 10;
 
+Status CheckId(const std::string& id) {
+  Hash128 ignored;
+  return FromHex(id, &ignored) ? OkStatus() : InvalidArgument("'" + id + "' is not 32 hex digits");
+}
+
+Status NoSuchData(const std::string& id) {
+  return NotFound("no data '" + id + "' is stored here; store it with: titanctl data upload FILE");
+}
+
 }  // namespace
 
 std::string DataIdOf(const std::string& bytes) {
@@ -64,17 +73,32 @@ StatusOr<v1::DataInfo> DataFiles::Store(const std::string& name, const std::stri
 }
 
 StatusOr<std::string> DataFiles::Read(const std::string& id) const {
-  Hash128 ignored;
-  if (!FromHex(id, &ignored)) return InvalidArgument("'" + id + "' is not 32 hex digits");
+  TITAN_RETURN_IF_ERROR(CheckId(id));
   auto bytes = runtime::ReadFile(folder_ + "/" + id + ".jsonl", kMaxDataBytes);
-  if (!bytes.ok() && bytes.status().code() == StatusCode::kNotFound) {
-    return NotFound("no data '" + id +
-                    "' is stored here; store it with: titanctl data upload FILE");
-  }
+  if (!bytes.ok() && bytes.status().code() == StatusCode::kNotFound) return NoSuchData(id);
   if (bytes.ok() && DataIdOf(*bytes) != id) {
     return DataLoss("data '" + id + "' is not what was stored; upload it again");
   }
   return bytes;
+}
+
+StatusOr<v1::DataInfo> DataFiles::Remove(const std::string& id) const {
+  TITAN_RETURN_IF_ERROR(CheckId(id));
+  const std::lock_guard lock(storing_);
+  const std::string path = folder_ + "/" + id;
+  v1::DataInfo info;
+  info.set_id(id);
+  rpc::ConfigOrigins ignored;
+  // One without its description is deleted as well.
+  rpc::ReadConfigFile(path + ".json", &info, &ignored).IgnoreError();
+  std::error_code error;
+  bool existed = false;
+  for (const char* part : {".json", ".jsonl"}) {  // what it describes goes last
+    existed = std::filesystem::remove(path + part, error) || existed;
+    if (error) return runtime::SystemError(error.value(), "cannot delete", path + part);
+  }
+  if (!existed) return NoSuchData(id);
+  return info;
 }
 
 StatusOr<std::vector<v1::DataInfo>> DataFiles::List() const {

@@ -32,6 +32,8 @@ class DataFiles {
                                bool* existed) const;
   // The bytes. NotFound names the id; DataLoss: they are not what was stored.
   StatusOr<std::string> Read(const std::string& id) const;
+  // Deletes a file and answers what it was. NotFound names the id.
+  StatusOr<v1::DataInfo> Remove(const std::string& id) const;
   // Ascending by time of storing.
   StatusOr<std::vector<v1::DataInfo>> List() const;
 

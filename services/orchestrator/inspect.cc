@@ -303,6 +303,39 @@ asio::awaitable<StatusOr<v1::UploadDataResponse>> OrchestratorDaemon::UploadData
   co_return response;
 }
 
+asio::awaitable<StatusOr<v1::RemoveDataResponse>> OrchestratorDaemon::RemoveData(
+    v1::RemoveDataRequest request) {
+  if (request.request_id().empty()) co_return InvalidArgument("request_id: is required");
+  const std::string id = request.data_id();
+  if (id.empty()) co_return InvalidArgument("data_id: is required");
+  std::string users;
+  const auto add = [&users](const std::string& user) {
+    users += (users.empty() ? "" : ", ") + user;
+  };
+  for (const auto& [job_id, job] : driver_->engine().jobs()) {
+    if (IsFinal(job.state) || job.spec->data.id != id) continue;
+    add(job_id + " (" + NameOf(job.state) + ")");
+  }
+  for (const auto& [request_id, submission] : submissions_) {
+    if (submission.job_id.empty() && submission.data_id == id) add("a job that is being submitted");
+  }
+  if (!users.empty()) {
+    co_return rpc::WithReason(FailedPrecondition("data '" + id + "' is used by " + users),
+                              "DATA_IN_USE",
+                              "wait for the end of these jobs, or end them with: titanctl cancel");
+  }
+  const std::function<StatusOr<v1::DataInfo>()> remove = [this, id] {
+    return data_files_.Remove(id);
+  };
+  removing_data_.insert(id);
+  StatusOr<v1::DataInfo> removed = co_await context_.blocking.Run(remove);
+  removing_data_.erase(id);
+  if (!removed.ok()) co_return removed.status();
+  v1::RemoveDataResponse response;
+  *response.mutable_data() = *std::move(removed);
+  co_return response;
+}
+
 asio::awaitable<StatusOr<v1::ListDataResponse>> OrchestratorDaemon::ListData() {
   using Infos = std::vector<v1::DataInfo>;
   const std::function<StatusOr<Infos>()> list = [this] { return data_files_.List(); };

@@ -83,7 +83,12 @@ asio::awaitable<StatusOr<v1::SubmitJobResponse>> OrchestratorDaemon::SubmitJob(
     co_await Durable();  // the first request may still wait for this
     co_return response;
   }
+  const std::string& data_id = request.spec().data().id();
+  if (removing_data_.count(data_id) != 0) {
+    co_return NotFound("data.id: data '" + data_id + "' is being deleted");
+  }
   submissions_[id].spec_digest = digest;
+  submissions_[id].data_id = data_id;
   Submission submission;
   submission.spec_digest = digest;
   StatusOr<v1::SubmitJobResponse> response = Internal("not prepared");

@@ -121,4 +121,12 @@ grpc::ServerUnaryReactor* OrchestratorDaemon::Service::ListData(
                          [this](const v1::ListDataRequest&) { return daemon_.ListData(); });
 }
 
+grpc::ServerUnaryReactor* OrchestratorDaemon::Service::RemoveData(
+    grpc::CallbackServerContext* context, const v1::RemoveDataRequest* request,
+    v1::RemoveDataResponse* response) {
+  return rpc::ServeUnary(server_, context, request, response, [this](v1::RemoveDataRequest r) {
+    return daemon_.RemoveData(std::move(r));
+  });
+}
+
 }  // namespace titan::orchestrator

@@ -49,6 +49,9 @@ class OrchestratorDaemon::Service final : public v1::OrchestratorService::Callba
   grpc::ServerUnaryReactor* ListData(grpc::CallbackServerContext* context,
                                      const v1::ListDataRequest* request,
                                      v1::ListDataResponse* response) override;
+  grpc::ServerUnaryReactor* RemoveData(grpc::CallbackServerContext* context,
+                                       const v1::RemoveDataRequest* request,
+                                       v1::RemoveDataResponse* response) override;
 
  private:
   OrchestratorDaemon& daemon_;

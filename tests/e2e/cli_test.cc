@@ -90,6 +90,16 @@ TEST_F(CliTest, AJobOnUploadedDataFromSubmitToReport) {
   EXPECT_EQ(resolved["origins"]["training.beta1"], "default");
   EXPECT_EQ(Json("list")["jobs"].size(), 0u);  // only looked at
 
+  std::ofstream(Path("more.jsonl")) << R"({"id": "a", "prompt": "1 + 1?", "answer": 2})"
+                                    << "\n";
+  ASSERT_EQ(Titanctl("data upload " + Path("more.jsonl")), 0) << errors_;
+  const std::string more = output_.substr(0, 32);
+  ASSERT_EQ(Titanctl("data rm " + more), 0) << errors_;
+  EXPECT_EQ(output_, more + " (more.jsonl): deleted, 0.0 KiB freed\n");
+  EXPECT_EQ(Titanctl("data rm " + more), 7);
+  EXPECT_NE(errors_.find("no data '" + more + "' is stored here"), std::string::npos) << errors_;
+  EXPECT_EQ(Json("data list")["data"].size(), 1u) << output_;
+
   ASSERT_EQ(Titanctl(job + " -w"), 0) << output_ << errors_;
   EXPECT_NE(output_.find("job job-1: SUCCEEDED"), std::string::npos) << output_;
   EXPECT_NE(output_.find("step   2 (3/3)"), std::string::npos) << output_;

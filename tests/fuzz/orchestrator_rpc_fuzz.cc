@@ -364,6 +364,13 @@ fuzz::Methods& Methods() {
            Expect(host->Run<StatusOr<v1::ListDataResponse>>(host->daemon->ListData()), "ListData");
          }
        }},
+      {"RemoveData", &v1::RemoveDataRequest::default_instance(),
+       [](const uint8_t* d, size_t n) {
+         v1::RemoveDataRequest request;
+         if (!Parse(d, n, &request)) return;
+         Expect(host->Run<StatusOr<v1::RemoveDataResponse>>(host->daemon->RemoveData(request)),
+                "RemoveData");
+       }},
   });
   return methods;
 }

@@ -623,6 +623,69 @@ TEST_F(OrchestratorProcessTest, AJobThatWouldWaitForWorkersIsWarnedAbout) {
   EXPECT_EQ(Get(response.job_id()).state(), ov::JOB_STATE_SUCCEEDED);
 }
 
+TEST_F(OrchestratorProcessTest, DataIsDeletedWhenNoJobNeedsItAnyMore) {
+  StartDaemon();
+  const auto upload = [this] {
+    grpc::ClientContext context;
+    ov::UploadDataResponse response;
+    auto stream = stub_->UploadData(&context, &response);
+    ov::UploadDataRequest request;
+    request.set_request_id("u");
+    request.set_name("sums");
+    std::ifstream in(folder_ + "/data.jsonl");
+    request.set_chunk(std::string(std::istreambuf_iterator<char>(in), {}));
+    stream->Write(request);
+    stream->WritesDone();
+    const grpc::Status status = stream->Finish();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response.data();
+  };
+  ov::RemoveDataResponse removed;
+  const auto remove = [&](const std::string& id) {
+    grpc::ClientContext context;
+    ov::RemoveDataRequest request;
+    request.set_request_id("r");
+    request.set_data_id(id);
+    return rpc::FromGrpc(stub_->RemoveData(&context, request, &removed));
+  };
+  const auto stored = [this] {
+    size_t files = 0;
+    for (const auto& file : std::filesystem::directory_iterator(folder_ + "/orchestrator/data")) {
+      files += file.is_regular_file();
+    }
+    return files;
+  };
+  const ov::DataInfo data = upload();
+  EXPECT_EQ(stored(), 2u);
+  config::v1::JobSpec spec = Spec();
+  spec.mutable_data()->clear_path();
+  spec.mutable_data()->set_id(data.id());
+  const auto job = Submit(spec, "a");  // it waits for workers
+  ASSERT_TRUE(job.ok()) << job.status();
+  const Status used = remove(data.id());
+  EXPECT_EQ(used.code(), StatusCode::kFailedPrecondition) << used;
+  EXPECT_NE(MessageOf(used).find("data '" + data.id() + "' is used by " + *job + " (QUEUED)"),
+            std::string::npos)
+      << used;
+  EXPECT_EQ(rpc::ReasonOf(used), "DATA_IN_USE");
+  // Nor is it after a restart that reads it again.
+  Stop(SIGKILL);
+  StartDaemon();
+  EXPECT_EQ(remove(data.id()).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stored(), 2u);
+  Cancel(*job);
+  EXPECT_TRUE(remove(data.id()).ok());
+  EXPECT_EQ(removed.data().SerializeAsString(), data.SerializeAsString());
+  EXPECT_EQ(stored(), 0u);
+  EXPECT_EQ(remove(data.id()).code(), StatusCode::kNotFound);
+  EXPECT_EQ(Submit(spec, "b").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(upload().id(), data.id());
+  EXPECT_TRUE(Submit(spec, "c").ok());
+  for (const char* id : {"", "../data", "00"}) {
+    EXPECT_EQ(remove(id).code(), StatusCode::kInvalidArgument) << id;
+  }
+}
+
 TEST_F(OrchestratorProcessTest, ACancelledJobLetsTheWorkersGo) {
   StartDaemon();
   RegisterAll(1);
