@@ -31,6 +31,7 @@
 #include "core/runtime/machine.h"
 #include "services/contract/contract.h"
 #include "services/generator/pull_lane.h"
+#include "tests/support/child_process.h"
 #include "tests/support/small_run.h"
 #include "tests/support/weightstore_host.h"
 
