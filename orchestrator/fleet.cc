@@ -119,7 +119,8 @@ std::optional<Fleet::LoadProblem> Fleet::OnLoaded(const VersionLoaded& event, In
   }
   last_problem_ = event.worker.worker_id + " could not load version " +
                   std::to_string(event.version) + ": " + WordsOf(event.status);
-  const bool first = told_.insert({hold->first, event.status.code()}).second;
+  const HoldKey about = IsRefusal(event.status) ? HoldKey() : hold->first;
+  const bool first = told_.insert({about, event.status.code()}).second;
   if (IsRefusal(event.status)) {
     hold->second.state = HoldState::kRefused;
     const bool hopeless =

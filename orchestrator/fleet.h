@@ -92,7 +92,7 @@ class Fleet {
   };
   // Once for each version and kind of failure, however many generators fail and however often they
   // come back. What a generator refuses for what it is, or for the generator's configuration, is
-  // not asked for again.
+  // not asked for again, and told of once for all versions of the run.
   std::optional<LoadProblem> OnLoaded(const VersionLoaded& event, Instant now);
   void OnReleased(const VersionReleased& event, Instant now);
   void OnReset(const GeneratorReset& event, Instant now);

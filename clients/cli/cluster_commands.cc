@@ -58,7 +58,7 @@ StatusOr<config::v1::ClusterConfig> MakeClusterConfig(const Common& common,
     cluster.set_num_generators(static_cast<uint32_t>(options.generators));
     origins.SetFromFlag("num_generators", "--generators");
   }
-  if (!origins.IsDefault("data_folder")) {
+  if (!cluster.data_folder().empty()) {
     rpc::AddProblems({{"data_folder", "is filled in from the command line; leave it out"}},
                      &problems);
   }

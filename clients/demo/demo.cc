@@ -55,7 +55,7 @@ StatusOr<config::v1::ClusterConfig> MakeConfig(const DemoOptions& options,
     TITAN_RETURN_IF_ERROR(rpc::ReadConfigFile(options.cluster_config, &config, origins,
                                               cluster::ValidClusterValues(), &problems));
   }
-  if (!origins->IsDefault("data_folder")) {
+  if (!config.data_folder().empty()) {
     rpc::AddProblems({{"data_folder", "is filled in from the command line; leave it out"}},
                      &problems);
   }

@@ -248,7 +248,8 @@ TEST_F(ClusterProgramsTest, AnotherUsersFolderIsSaidToBeHis) {
 TEST_F(ClusterProgramsTest, AnotherDaemonAtAnAddressIsNamedWithWhatWasExpectedThere) {
   ASSERT_EQ(Titanctl("up --generators 1 --data " + data_), 0) << output_;
   std::map<std::string, std::string> addresses;  // by role
-  for (const json& endpoint : ReadJson(data_ + "/endpoints.json")["endpoints"]) {
+  const json endpoints = ReadJson(data_ + "/endpoints.json");
+  for (const json& endpoint : endpoints["endpoints"]) {
     addresses[endpoint["role"]] = endpoint["address"];
   }
   const auto said = [](const std::string& daemon, const std::string& address,
