@@ -163,6 +163,9 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
 
   void Written(bool ok);
   void Break();
+  // REQUIRES: mutex_. Whoever is told that the stream is broken may finish it, which ends
+  // on_cancel_.
+  void SetBroken();
   void WakeWriter();
 
   const asio::any_io_executor control_;
@@ -173,8 +176,8 @@ class ResponseStream : public std::enable_shared_from_this<ResponseStream<Respon
   bool writing_ = false;
   bool broken_ = false;
   bool finishing_ = false;
-  // A write may end before the StartWrite in Push has returned; the call must outlive that, so then it
-  // is Push that finishes.
+  // A write may end before the StartWrite in Push has returned; the call must outlive that, so then
+  // it is Push that finishes.
   bool starting_ = false;
   bool finish_due_ = false;
   Status final_status_;
@@ -262,7 +265,7 @@ void ResponseStream<Response>::Written(bool ok) {
     std::lock_guard lock(mutex_);
     queue_.pop_front();
     if (!ok) {
-      broken_ = true;
+      SetBroken();
       queue_.clear();
     }
     if (!queue_.empty()) {
@@ -286,11 +289,15 @@ template <typename Response>
 void ResponseStream<Response>::Break() {
   {
     std::lock_guard lock(mutex_);
-    broken_ = true;
-    if (on_cancel_) asio::post(control_, std::move(on_cancel_));
-    on_cancel_ = nullptr;
+    SetBroken();
   }
   WakeWriter();
+}
+
+template <typename Response>
+void ResponseStream<Response>::SetBroken() {
+  broken_ = true;
+  if (on_cancel_) asio::post(control_, std::exchange(on_cancel_, nullptr));
 }
 
 template <typename Response>

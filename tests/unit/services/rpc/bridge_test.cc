@@ -74,6 +74,17 @@ class Service final : public OrchestratorService::CallbackService {
             stream->Finish(OkStatus());
           });
     }
+    if (request->job_id() == "until broken") {
+      return ServeStreamThen<WatchJobRequest, WatchJobResponse>(
+          server_, context, request, 4,
+          [this](const WatchJobRequest&, std::shared_ptr<ResponseStream<WatchJobResponse>> stream) {
+            stream->OnCancel([this] { ++told_; });
+            pusher_ = std::async(std::launch::async, [stream] {
+              while (stream->Push({}).code() != StatusCode::kCancelled) std::this_thread::yield();
+              stream->Finish(OkStatus());
+            });
+          });
+    }
     return ServeStream<WatchJobResponse>(
         server_, context, request, 4,
         [this](WatchJobRequest r, std::shared_ptr<ResponseStream<WatchJobResponse>> stream) {
@@ -84,6 +95,8 @@ class Service final : public OrchestratorService::CallbackService {
   std::atomic<int> pushed_ = 0;
   Status last_push_;
   std::promise<Status> watch_ended_;
+  std::future<void> pusher_;
+  std::atomic<int> told_ = 0;
 
  private:
   asio::awaitable<StatusOr<GetJobResponse>> Get(GetJobRequest request) {
@@ -381,6 +394,32 @@ TEST_F(BridgeTest, CancelledStreamTellsTheServer) {
   handle->Cancel();
   EXPECT_EQ(done.get_future().get().code(), StatusCode::kCancelled);
   EXPECT_EQ(service_->watch_ended_.get_future().get().code(), StatusCode::kCancelled);
+}
+
+TEST_F(BridgeTest, WhoFinishesABrokenStreamAtOnceHearsOfItAllTheSame) {
+  constexpr int kStreams = 200;
+  for (int i = 0; i < kStreams; ++i) {
+    std::promise<Status> done;
+    std::promise<void> seen;
+    int count = 0;
+    WatchJobRequest request;
+    request.set_job_id("until broken");
+    auto handle = std::make_shared<StreamHandle>();
+    *handle = CallServerStream(
+        *client_, *stub_, &Async::WatchJob, request, kLong,
+        [&](WatchJobResponse) {
+          if (++count == 3) seen.set_value();
+        },
+        [&](const Status& status) { done.set_value(status); });
+    seen.get_future().wait();
+    handle->Cancel();
+    EXPECT_EQ(done.get_future().get().code(), StatusCode::kCancelled);
+    service_->pusher_.get();
+    // What was posted before is done.
+    EXPECT_TRUE(Get("after").ok());
+    EXPECT_EQ(service_->told_, i + 1);
+    if (HasFailure()) break;
+  }
 }
 
 TEST_F(BridgeTest, ClientStreamIsReadToItsEnd) {
