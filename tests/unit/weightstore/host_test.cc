@@ -10,11 +10,9 @@
 #include <unistd.h>
 
 #include <condition_variable>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tests/support/child_process.h"
@@ -125,28 +123,6 @@ TEST_F(HostTest, AWriterMapsWhatWasOpenedForItUntilItIsClosed) {
   EXPECT_EQ(host_.MapForWriting(1, kEpoch, kGrant).status().code(), StatusCode::kAborted);
   host_.ConnectionClosed(1);
   EXPECT_EQ(events_.Take(), (std::vector<std::string>{"made 7", "gone run 3"}));
-}
-
-size_t MemoryFilesMapped() {
-  std::ifstream maps("/proc/self/maps");
-  size_t num = 0;
-  for (std::string line; std::getline(maps, line);) num += line.find("/memfd:") != line.npos;
-  return num;
-}
-
-TEST_F(HostTest, NobodyWaitsUntilADroppedSlotIsFreed) {
-  // Freeing it takes some milliseconds, in which the test must look.
-  constexpr uint64_t kLarge = uint64_t{128} << 20;
-  const size_t before = MemoryFilesMapped();
-  bool looked = false;
-  for (uint64_t slot = 10; slot < 30 && !looked; ++slot) {
-    host_.Send({MakeSlot{slot, kLarge, "run", kEpoch, 0}});
-    ASSERT_TRUE(events_.WaitFor("made " + std::to_string(slot)));
-    std::jthread leader([&] { host_.Send({DropSlot{slot}}); });
-    while (host_.Stats().slot_bytes != 0) std::this_thread::yield();
-    looked = MemoryFilesMapped() > before;
-  }
-  EXPECT_TRUE(looked);
 }
 
 TEST_F(HostTest, ARemoteReaderNeedsEveryNumberOfItsLease) {
