@@ -74,7 +74,7 @@ HostStats Host::Stats() const {
 
 void Host::Send(std::vector<HostCommand> commands) {
   const std::lock_guard freeing(freeing_mutex_);
-  std::vector<Slot> dropped;  // GBs are unmapped without the lock that every client waits for
+  std::vector<Slot> dropped;  // GBs are unmapped without mutex_, which every map waits for
   std::lock_guard lock(mutex_);
   for (const HostCommand& command : commands) {
     std::visit([this](const auto& one) { Do(one); }, command);

