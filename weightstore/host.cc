@@ -100,9 +100,6 @@ void Host::Do(const MakeSlot& command) {
 }
 
 SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::Wanted& wanted) {
-  {
-    const std::lock_guard freed(freeing_mutex_);  // what was dropped before is the system's
-  }
   std::shared_ptr<Adoption> adoption;
   {
     std::lock_guard lock(mutex_);
@@ -111,7 +108,11 @@ SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::W
   }
   if (adoption != nullptr) return Adopt(request, *adoption);
   // Of what is adopted the leader has thought.
-  const uint64_t used = Stats().slot_bytes;
+  uint64_t used = 0;
+  {
+    const std::lock_guard freed(freeing_mutex_);  // what is no slot any more is the system's
+    used = Stats().slot_bytes;
+  }
   const uint64_t limit = options_.memory_limit_bytes;
   if (used > limit || request.num_bytes > limit - used) {
     return ResourceExhausted("a slot of " + std::to_string(request.num_bytes) + " bytes beside " +

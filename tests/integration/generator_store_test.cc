@@ -24,6 +24,7 @@
 #include "tests/support/metric.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/small_run.h"
+#include "tests/support/store_proxy.h"
 #include "tests/support/weightstore_daemon.h"
 #include "titan/generator/v1/generator.grpc.pb.h"
 
@@ -294,52 +295,25 @@ TEST_F(GeneratorStoreTest, AVersionThatIsKeptAloneGoesWithItsRun) {
       << Log();
 }
 
-// The store, but that its data plane is said to be where a bit of what it sends is turned.
-class FlippingStore final : public wv1::WeightStoreService::Service {
- public:
-  explicit FlippingStore(wv1::WeightStoreService::Stub& store) : store_(store) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~FlippingStore() override { server_->Shutdown(std::chrono::system_clock::now()); }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
-
-  grpc::Status AcquireLease(grpc::ServerContext*, const wv1::AcquireLeaseRequest* request,
-                            wv1::AcquireLeaseResponse* response) override {
-    grpc::ClientContext context;
-    const grpc::Status status = store_.AcquireLease(&context, *request, response);
-    if (!status.ok() || response->data_plane_address().empty()) return status;
-    const auto real = runtime::ParseHostPort(response->data_plane_address());
-    const std::lock_guard lock(mutex_);
-    if (proxy_ == nullptr) {
-      const std::vector<uint64_t> flips = {20'000};
-      proxy_ = std::make_unique<weightstore::lanes::testing::FlippingProxy>(
-          real->port, flips, std::vector<uint64_t>());
-    }
-    response->set_data_plane_address(proxy_->address());
-    return status;
-  }
-  grpc::Status ReleaseLease(grpc::ServerContext*, const wv1::ReleaseLeaseRequest* request,
-                            wv1::ReleaseLeaseResponse* response) override {
-    grpc::ClientContext context;
-    return store_.ReleaseLease(&context, *request, response);
-  }
-
- private:
-  wv1::WeightStoreService::Stub& store_;
-  int port_ = 0;
-  std::mutex mutex_;  // guards proxy_
-  std::unique_ptr<weightstore::lanes::testing::FlippingProxy> proxy_;
-  std::unique_ptr<grpc::Server> server_;
-};
-
 TEST_F(GeneratorStoreTest, ABitThatTurnsOnTheWayRaisesTheAlarmAndIsAskedForAgain) {
   store_.more_config = R"(, "data_plane_address": "127.0.0.1:0")";
   StartStore();
   const auto run = Train(store_.socket_path(), 2);
-  FlippingStore on_the_way(*store_stub_);
+  // The data plane is said to be where a bit of what it sends is turned.
+  std::mutex mutex;  // guards flips
+  std::unique_ptr<weightstore::lanes::testing::FlippingProxy> flips;
+  weightstore::testing::StoreProxy on_the_way(
+      *store_stub_, [&](wv1::AcquireLeaseResponse* response) {
+        if (response->data_plane_address().empty()) return grpc::Status::OK;
+        const std::lock_guard lock(mutex);
+        if (flips == nullptr) {
+          const auto real = runtime::ParseHostPort(response->data_plane_address());
+          flips = std::make_unique<weightstore::lanes::testing::FlippingProxy>(
+              real->port, std::vector<uint64_t>{20'000}, std::vector<uint64_t>());
+        }
+        response->set_data_plane_address(flips->address());
+        return grpc::Status::OK;
+      });
   StartGenerator(on_the_way.address(), "", 1 << 20);
   const auto corrupt = [this] {
     return titan::testing::MetricOf(folder(), "generator-0", "titan_generator_pull_corrupt_total");

@@ -35,8 +35,8 @@
 #include "core/runtime/endpoint.h"
 #include "tests/support/flipping_proxy.h"
 #include "tests/support/small_model.h"
+#include "tests/support/store_proxy.h"
 #include "tests/support/test_files.h"
-#include "tests/support/trainer_store.h"
 #include "tests/support/weightstore_daemon.h"
 #include "titan/trainer/v1/trainer.grpc.pb.h"
 #include "titan/weightstore/v1/weightstore.grpc.pb.h"
@@ -456,7 +456,7 @@ TEST_F(TrainerCheckpointProcessTest, ADamagedCheckpointIsRefusedNamingTheTensor)
 class TrainerElsewhereTest : public TrainerCheckpointTest {
  protected:
   // What the trainer hears of its leases, from the first on.
-  using OnLease = weightstore::testing::TrainerStore::OnLease;
+  using OnLease = weightstore::testing::StoreProxy::OnLease;
 
   void Move(OnLease on_lease = [](auto*) { return grpc::Status::OK; }) {
     mode_ = "f32";
@@ -496,7 +496,7 @@ class TrainerElsewhereTest : public TrainerCheckpointTest {
 
   weightstore::testing::WeightStoreProcess first_, second_;
   OnLease on_lease_;  // of a test that changes it
-  std::optional<weightstore::testing::TrainerStore> on_the_way_;
+  std::optional<weightstore::testing::StoreProxy> on_the_way_;
 };
 
 TEST_F(TrainerElsewhereTest, AVersionThatAnotherHostHasIsPulledToBeCompared) {

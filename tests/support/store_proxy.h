@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A weight store as a trainer sees it, passed on to the real one; what is said about leases may be
+// A weight store that passes everything on to the real one; what it says about leases may be
 // changed on the way. Test code.
-#ifndef TITAN_TESTS_SUPPORT_TRAINER_STORE_H_
-#define TITAN_TESTS_SUPPORT_TRAINER_STORE_H_
+#ifndef TITAN_TESTS_SUPPORT_STORE_PROXY_H_
+#define TITAN_TESTS_SUPPORT_STORE_PROXY_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -18,20 +18,20 @@
 
 namespace titan::weightstore::testing {
 
-class TrainerStore final : public v1::WeightStoreService::Service {
+class StoreProxy final : public v1::WeightStoreService::Service {
  public:
   using Stub = v1::WeightStoreService::Stub;
-  // Of each lease that the real store gave; what it returns is the trainer's answer. On a thread of
+  // Of each lease that the real store gave; what it returns is the answer. On a thread of
   // the server.
   using OnLease = std::function<grpc::Status(v1::AcquireLeaseResponse*)>;
 
-  TrainerStore(Stub& store, OnLease on_lease) : store_(store), on_lease_(std::move(on_lease)) {
+  StoreProxy(Stub& store, OnLease on_lease) : store_(store), on_lease_(std::move(on_lease)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
-  ~TrainerStore() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~StoreProxy() override { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
   // Calls for a lease so far, those that are under way too.
@@ -106,4 +106,4 @@ class TrainerStore final : public v1::WeightStoreService::Service {
 
 }  // namespace titan::weightstore::testing
 
-#endif  // TITAN_TESTS_SUPPORT_TRAINER_STORE_H_
+#endif  // TITAN_TESTS_SUPPORT_STORE_PROXY_H_
