@@ -44,7 +44,7 @@ struct SubmitJob {
 // The data of a job that an earlier life queued was read again.
 struct JobPrepared {
   std::string job_id;
-  Status status;  // a failure ends the job
+  Status status;  // UNAVAILABLE: it is tried again; another failure ends the job
   std::shared_ptr<const Dataset> dataset;
   std::vector<TokenId> stop_token_ids;
 };

@@ -68,8 +68,15 @@ bool Fleet::Leave(const WorkerName& name, size_t* samples_reissued) {
 void Fleet::Begin(Run run) {
   run_ = std::move(run);
   running_ = true;
+  served_ = false;
+  for (auto& [id, generator] : generators_) generator.refuses = false;
   last_problem_.clear();
   told_.clear();
+}
+
+size_t Fleet::num_refusing() const {
+  return static_cast<size_t>(std::count_if(generators_.begin(), generators_.end(),
+                                           [](const auto& one) { return one.second.refuses; }));
 }
 
 void Fleet::Stop() {
@@ -115,6 +122,8 @@ std::optional<Fleet::LoadProblem> Fleet::OnLoaded(const VersionLoaded& event, In
   }
   if (event.status.ok()) {
     hold->second.state = HoldState::kHeld;
+    generator->refuses = false;
+    served_ = true;
     return std::nullopt;
   }
   last_problem_ = event.worker.worker_id + " could not load version " +
@@ -123,11 +132,9 @@ std::optional<Fleet::LoadProblem> Fleet::OnLoaded(const VersionLoaded& event, In
   const bool first = told_.insert({about, event.status.code()}).second;
   if (IsRefusal(event.status)) {
     hold->second.state = HoldState::kRefused;
-    const bool hopeless =
-        std::all_of(generators_.begin(), generators_.end(), [&](const auto& entry) {
-          const auto own = entry.second.holds.find(hold->first);
-          return own != entry.second.holds.end() && own->second.state == HoldState::kRefused;
-        });
+    generator->refuses = true;
+    // One that served and was lost comes back: the job waits for it.
+    const bool hopeless = !served_ && num_refusing() == generators_.size();
     if (!first && !hopeless) return std::nullopt;
     return LoadProblem{last_problem_, hopeless};
   }
@@ -298,7 +305,8 @@ void Fleet::PumpVersions(Generator& generator, Instant now, Outbox& out) {
 Fleet::Generator* Fleet::Choose(const Work& work, Instant now) {
   const bool evaluation = IsEvaluation(work.group);
   const uint64_t unfinished = evaluation ? unfinished_evaluation_ : unfinished_training_;
-  const uint64_t fair = (unfinished + generators_.size() - 1) / generators_.size();
+  const uint64_t sharing = std::max(size_t{1}, generators_.size() - num_refusing());
+  const uint64_t fair = (unfinished + sharing - 1) / sharing;
   Generator* best = nullptr;
   for (auto& [id, generator] : generators_) {
     const auto hold = generator.holds.find({evaluation, work.version});

@@ -72,6 +72,8 @@ class Fleet {
   // added.
   bool Leave(const WorkerName& name, size_t* samples_reissued);
   size_t num_generators() const { return generators_.size(); }
+  // Of them, those that refused their latest version of this run.
+  size_t num_refusing() const;
 
   void Begin(Run run);
   // Forgets all work and wants no version; what is held is released as its streams end.
@@ -88,7 +90,7 @@ class Fleet {
   // What people should hear of a version that is not there.
   struct LoadProblem {
     std::string text;
-    bool hopeless = false;  // every generator of now refuses it
+    bool hopeless = false;  // every generator of now refuses it, and none ever served the run
   };
   // Once for each version and kind of failure, however many generators fail and however often they
   // come back. What a generator refuses for what it is, or for the generator's configuration, is
@@ -131,6 +133,7 @@ class Fleet {
     uint32_t outstanding_training = 0;
     uint32_t outstanding_evaluation = 0;
     uint64_t samples_given = 0;
+    bool refuses = false;  // the latest version of this run that it was asked for
     Instant not_before;
     Backoff backoff;
     Backoff release_backoff;  // of releases and resets
@@ -166,6 +169,7 @@ class Fleet {
 
   Run run_;
   bool running_ = false;
+  bool served_ = false;                          // some generator had a version of the run
   std::map<std::string, Generator> generators_;  // by worker id
   std::map<GroupId, Pending> pending_;           // until every sample is done
   std::set<GroupId> waiting_;                    // groups with samples to dispatch

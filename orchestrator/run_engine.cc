@@ -131,6 +131,10 @@ void RunEngine::On(const JobPrepared& event, Instant now) {
     return queued.job_id == event.job_id;
   });
   if (waiting == queue_.end() || waiting->dataset != nullptr) return;  // cancelled meanwhile
+  if (event.status.code() == StatusCode::kUnavailable) {
+    jobs_.at(event.job_id).reason = Shortened("waits: " + WordsOf(event.status), kMaxTextBytes);
+    return;
+  }
   if (event.status.ok()) {
     waiting->dataset = event.dataset;
     waiting->stop_token_ids = event.stop_token_ids;
@@ -292,6 +296,7 @@ bool RunEngine::MayBegin(Instant now) {
   }
   job.reason = "waits: " + missing;
   if (std::exchange(told_to_wait_, job.job_id) != job.job_id) {
+    no_grader_since_.reset();  // of the first of the queue before
     Tell(job.job_id,
          job.reason + "; titanctl status shows who runs and how to start what is missing", now);
   }

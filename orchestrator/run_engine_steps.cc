@@ -351,7 +351,10 @@ void RunEngine::AdvanceRunning(Instant now) {
     Fail(*expired, now);
     return;
   }
-  const std::string missing = MissingWorkers(*run_->spec);
+  std::string missing = MissingWorkers(*run_->spec);
+  if (missing.empty() && fleet_.num_refusing() == fleet_.num_generators()) {
+    missing = "no generator that can serve the model (" + fleet_.last_problem() + ")";
+  }
   job.reason = missing.empty() ? "" : "waits: " + missing;
   if (missing.empty()) {
     run_->missing_since.reset();

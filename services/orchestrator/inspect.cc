@@ -327,7 +327,9 @@ asio::awaitable<StatusOr<v1::RemoveDataResponse>> OrchestratorDaemon::RemoveData
   const std::function<StatusOr<v1::DataInfo>()> remove = [this, id] {
     return data_files_.Remove(id);
   };
-  removing_data_.insert(id);
+  if (!removing_data_.insert(id).second) {
+    co_return NotFound("data_id: data '" + id + "' is being deleted");
+  }
   StatusOr<v1::DataInfo> removed = co_await context_.blocking.Run(remove);
   removing_data_.erase(id);
   if (!removed.ok()) co_return removed.status();

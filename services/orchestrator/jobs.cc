@@ -181,6 +181,8 @@ asio::awaitable<void> OrchestratorDaemon::PrepareQueued() {
       const StatusCode code = prepared.status().code();
       const bool silent = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
       if (!silent) break;
+      const Status waits = Unavailable(MessageOf(prepared.status()));
+      driver_->Deliver(JobPrepared{job_id, waits, nullptr, {}});
       co_await Sleep(kRetry);  // until the weight store answers
     }
     if (job.state != JobState::kQueued) continue;

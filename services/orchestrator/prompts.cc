@@ -16,6 +16,12 @@ std::string LineOf(const std::string& file, const DataRow& row) {
   return file + ":" + std::to_string(row.line) + ": prompt";
 }
 
+// UNAVAILABLE is said of the weight store alone, which is waited for: a disk does not come back.
+Status OfFile(const Status& status, const std::string& field) {
+  const bool broken = status.code() == StatusCode::kUnavailable;
+  return Annotate(broken ? FailedPrecondition(MessageOf(status)) : status, field);
+}
+
 }  // namespace
 
 StatusOr<std::unique_ptr<PromptRenderer>> PromptRenderer::Open(const JobSpec& spec,
@@ -138,7 +144,7 @@ StatusOr<ModelTexts> ReadModelTexts(const JobSpec& spec, weightstore::ModelPort&
     texts.field = "model.path";
     texts.name = spec.model.path;
     const auto source = formats::OpenModelSource(spec.model.path);
-    if (!source.ok()) return Annotate(source.status(), texts.field);
+    if (!source.ok()) return OfFile(source.status(), texts.field);
     texts.config = (*source)->config();
     texts.tokenizer = (*source)->tokenizer();
     texts.chat_template = (*source)->chat_template();
@@ -176,7 +182,7 @@ StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_fi
   }
   const auto bytes =
       stored ? data_files.Read(spec.data.id) : runtime::ReadFile(spec.data.path, kMaxDataBytes);
-  if (!bytes.ok()) return Annotate(bytes.status(), field);
+  if (!bytes.ok()) return OfFile(bytes.status(), field);
   const std::string name = stored ? "data " + spec.data.id : spec.data.path;
   TITAN_ASSIGN_OR_RETURN(Dataset dataset, ParseDataset(*bytes, name));
   TITAN_RETURN_IF_ERROR(DataOrder::Create(dataset, spec.seed, spec.data.held_out).status());

@@ -80,7 +80,8 @@ struct PreparedData {
   std::string data_digest;  // of the data file's bytes: the id that it would be stored under
 };
 // Reads the data file (the one at data.path, or of data.id in `data_files`) and the model's
-// tokenizer, renders all prompts, checks data.held_out. Blocks.
+// tokenizer, renders all prompts, checks data.held_out. Blocks. UNAVAILABLE and DEADLINE_EXCEEDED:
+// the weight store does not answer; a file that cannot be read is FAILED_PRECONDITION.
 StatusOr<PreparedData> PrepareData(const JobSpec& spec, const DataFiles& data_files,
                                    weightstore::ModelPort& models);
 

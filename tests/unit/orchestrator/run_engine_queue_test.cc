@@ -67,6 +67,52 @@ TEST(RunEngineTest, AVersionThatOneGeneratorRefusesIsServedByTheOther) {
             1);
 }
 
+TEST(RunEngineTest, OneThatRefusesTakesNoShareOfTheWork) {
+  WorldOptions options;
+  options.num_generators = 4;
+  options.refusing_generators = 3;
+  options.max_running_sequences = 64;
+  options.drop_rollouts = true;
+  World world{options};
+  world.RunFor(1000);
+  JobSpec spec = MakeSpec();
+  spec.evaluation.every_steps = 0;
+  spec.data.held_out = 0;
+  world.Submit("job-1", spec);
+  world.RunFor(1000);
+  // The 4 groups of both steps that may be open at max_age 1 are with the one that serves.
+  EXPECT_EQ(world.rollouts_started, 2u * 4);
+}
+
+TEST(RunEngineTest, TheJobWaitsForTheOneThatServesItWhenOnlyRefusersAreLeft) {
+  for (const bool back : {true, false}) {
+    WorldOptions options;
+    options.refusing_generators = 1;
+    World world{options};
+    world.RunFor(1000);
+    world.Submit("job-1", MakeSpec());
+    world.RunToStep("job-1", 2);
+    world.Kill("generator-1");
+    world.RunFor(20'000);  // of the 30 s of deadlines.workers_ms
+    EXPECT_EQ(world.Job("job-1").state, JobState::kRunning) << world.Job("job-1").reason;
+    EXPECT_EQ(world.Job("job-1").reason.find("waits: no generator that can serve the model "
+                                             "(generator-0 could not load version "),
+              0u)
+        << world.Job("job-1").reason;
+    if (back) world.Join("generator-1", WorkerRole::kGenerator);
+    world.Run();
+    EXPECT_EQ(world.Job("job-1").state, back ? JobState::kSucceeded : JobState::kFailed)
+        << world.Job("job-1").reason;
+    if (back) continue;
+    EXPECT_NE(world.Job("job-1").reason.find("no generator that can serve the model (generator-0"),
+              std::string::npos)
+        << world.Job("job-1").reason;
+    EXPECT_NE(world.Job("job-1").reason.find("for deadlines.workers_ms (30000 ms)"),
+              std::string::npos)
+        << world.Job("job-1").reason;
+  }
+}
+
 TEST(RunEngineTest, TheQueueWaitsForWorkersThatAreGone) {
   const struct {
     const char* worker;
@@ -131,6 +177,20 @@ TEST(RunEngineTest, AJobWhoseGraderNobodyHasHoldsTheQueueUpForItsDeadline) {
             std::string::npos)
       << world.Job("job-1").reason;
   EXPECT_EQ(world.Job("job-2").state, JobState::kSucceeded);
+}
+
+TEST(RunEngineTest, TheTimeThatAGraderIsWaitedForIsOfOneJob) {
+  World world{WorldOptions{}};
+  JobSpec other = MakeSpec();
+  other.reward.grader = "judge";
+  world.Submit("job-1", other);
+  world.Submit("job-2", other);
+  world.RunFor(other.deadlines.workers_ms - 1000);
+  world.Deliver(CancelJob{"job-1", "c", "not needed"});
+  world.RunFor(other.deadlines.workers_ms - 1000);
+  EXPECT_EQ(world.Job("job-2").state, JobState::kQueued) << world.Job("job-2").reason;
+  world.Run();
+  EXPECT_EQ(world.Job("job-2").state, JobState::kFailed);
 }
 
 }  // namespace

@@ -762,6 +762,9 @@ TEST(RunEngineTest, ARestoredJobMayBeCancelledOrFailToPrepareAndLetsTheNextOneRu
                  OfAnEarlierLife("job-3", JobState::kQueued)});
   world.Deliver(CancelJob{"job-1", "c", "not needed"});
   world.Prepare("job-1");  // too late
+  world.Prepare("job-2", Unavailable("model.id: the weight store does not answer"));
+  EXPECT_EQ(world.Job("job-2").state, JobState::kQueued);
+  EXPECT_EQ(world.Job("job-2").reason, "waits: model.id: the weight store does not answer");
   world.Prepare("job-2", NotFound("data.path: 'x.jsonl' is not there"));
   world.Prepare("job-3");
   world.Prepare("job-3", NotFound("doubled"));

@@ -11,6 +11,7 @@
 
 #include "core/base/hash.h"
 #include "services/orchestrator/data_files.h"
+#include "services/orchestrator/prompts.h"
 #include "services/orchestrator/rollouts.h"
 
 namespace titan::orchestrator {
@@ -188,6 +189,36 @@ TEST_F(DataFilesTest, BadRowsAreNamedAndNothingIsStored) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/data"));
   EXPECT_EQ(files.Read(std::string(32, '0')).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(files.Read("../../etc/passwd").status().code(), StatusCode::kInvalidArgument);
+}
+
+// A store that nobody reaches.
+class StoreAway final : public weightstore::ModelPort {
+  using StoredModel = weightstore::StoredModel;
+  StatusOr<StoredModel> FindModel(const std::string&) override { return away_; }
+  StatusOr<StoredModel> FindVersion(const std::string&, uint64_t) override { return away_; }
+  StatusOr<std::string> ReadBlob(const Hash128&, std::optional<uint64_t>) override { return away_; }
+  StatusOr<Hash128> PutBundle(const std::string&) override { return away_; }
+  const Status away_ = Unavailable("no answer");
+};
+
+// A job that an earlier life queued waits for what is UNAVAILABLE, and all others with it.
+TEST(PrepareDataTest, TheStoreIsWaitedForAndABrokenDiskIsNot) {
+  const std::string folder = ::testing::TempDir() + "prepare_data";
+  std::filesystem::create_directories(folder);
+  const DataFiles files(folder);
+  StoreAway store;
+  JobSpec spec;
+  spec.model.id = "model";
+  spec.data.path = folder + "/rows.jsonl";
+  std::ofstream(spec.data.path) << "{\"id\": \"r\", \"prompt\": \"1 + 1 =\", \"answer\": \"2\"}\n";
+  const Status silent = PrepareData(spec, files, store).status();
+  EXPECT_EQ(silent.code(), StatusCode::kUnavailable) << silent;
+  EXPECT_EQ(MessageOf(silent), "model.id: no answer");
+
+  spec.data.path = "/proc/self/mem";  // a regular file whose first byte is EIO
+  const Status broken = PrepareData(spec, files, store).status();
+  EXPECT_EQ(broken.code(), StatusCode::kFailedPrecondition) << broken;
+  EXPECT_EQ(MessageOf(broken), "data.path: cannot read '/proc/self/mem': Input/output error");
 }
 
 }  // namespace
