@@ -73,8 +73,6 @@ HostStats Host::Stats() const {
 // --------------------------------------------------------------------------------------- commands
 
 void Host::Send(std::vector<HostCommand> commands) {
-  const std::lock_guard freeing(freeing_mutex_);
-  std::vector<Slot> dropped;  // GBs are unmapped without mutex_, which every map waits for
   std::lock_guard lock(mutex_);
   for (const HostCommand& command : commands) {
     std::visit([this](const auto& one) { Do(one); }, command);
@@ -82,7 +80,6 @@ void Host::Send(std::vector<HostCommand> commands) {
   // All at once: the end of one would let the maker begin the next that nobody wants.
   maker_.Forget(std::exchange(dropped_unmade_, {}));
   num_done_ += commands.size();
-  dropped.swap(dropped_);
 }
 
 void Host::Do(const MakeSlot& command) {
@@ -108,11 +105,7 @@ SlotMaker::Made Host::MakeMemory(const SlotRequest& request, const SlotMemory::W
   }
   if (adoption != nullptr) return Adopt(request, *adoption);
   // Of what is adopted the leader has thought.
-  uint64_t used = 0;
-  {
-    const std::lock_guard freed(freeing_mutex_);  // what is no slot any more is the system's
-    used = Stats().slot_bytes;
-  }
+  const uint64_t used = Stats().slot_bytes;
   const uint64_t limit = options_.memory_limit_bytes;
   if (used > limit || request.num_bytes > limit - used) {
     return ResourceExhausted("a slot of " + std::to_string(request.num_bytes) + " bytes beside " +
@@ -157,7 +150,7 @@ void Host::Do(const DropSlot& command) {
   const auto slot = slots_.find(command.slot_id);
   if (slot == slots_.end()) return;
   if (slot->second.memory == nullptr) dropped_unmade_.insert(command.slot_id);
-  dropped_.push_back(std::move(slot->second));
+  maker_.Free(std::move(slot->second.memory));
   slots_.erase(slot);
 }
 

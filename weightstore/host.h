@@ -189,7 +189,6 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   HostEvents& events_;
   std::atomic<uint64_t> num_done_{0};
 
-  std::mutex freeing_mutex_;  // of Send, until what it dropped is freed; before mutex_
   mutable std::mutex mutex_;  // guards what follows; not held while HostEvents are called
   std::map<uint64_t, Slot> slots_;
   std::map<uint64_t, LeaseReport> leases_;
@@ -198,7 +197,6 @@ class Host final : public HostPort, public SlotSource, public lanes::SlotReads {
   std::set<Writer> gone_writers_;      // that have slots here
   std::map<uint64_t, Offer> offers_;   // by connection, which is their id
   std::set<uint64_t> dropped_unmade_;  // slots, by the commands of one Send
-  std::vector<Slot> dropped_;          // the same, to be freed after it
   HostStats stats_;
   SlotMaker maker_;  // last: its threads use all of the above. Called with mutex_, never waits.
 };

@@ -18,7 +18,8 @@ SlotMaker::SlotMaker(Make make, Done done)
     : make_(std::move(make)),
       done_(std::move(done)),
       first_([this] { Work(true); }),
-      later_([this] { Work(false); }) {}
+      later_([this] { Work(false); }),
+      freer_([this] { FreeAll(); }) {}
 
 SlotMaker::~SlotMaker() { Stop(); }
 
@@ -35,6 +36,28 @@ void SlotMaker::Forget(const std::set<uint64_t>& slot_ids) {
   std::erase_if(waiting_, [&](const SlotRequest& r) { return slot_ids.contains(r.slot_id); });
   std::erase_if(making_, [&](uint64_t slot_id) { return slot_ids.contains(slot_id); });
   changed_.notify_all();
+}
+
+void SlotMaker::Free(std::shared_ptr<SlotMemory> memory) {
+  if (memory == nullptr) return;
+  std::lock_guard lock(mutex_);
+  to_free_.push_back(std::move(memory));
+  changed_.notify_all();
+}
+
+void SlotMaker::FreeAll() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopped_ || !to_free_.empty(); });
+    if (to_free_.empty()) return;
+    auto freed = std::exchange(to_free_, {});
+    freeing_ = true;
+    lock.unlock();
+    freed.clear();
+    lock.lock();
+    freeing_ = false;
+    changed_.notify_all();
+  }
 }
 
 void SlotMaker::Hurry() {
@@ -63,6 +86,7 @@ void SlotMaker::Stop() {
 }
 
 std::list<SlotRequest>::iterator SlotMaker::Next(bool waited_for) {
+  if (freeing_ || !to_free_.empty()) return waiting_.end();
   if (!waited_for && making_first_) return waiting_.end();
   const auto next = std::min_element(
       waiting_.begin(), waiting_.end(),

@@ -4,7 +4,8 @@
 // needs: taking a page costs the kernel the time to clear it, and a virtual machine that never
 // touched it more than that. One thread makes what is waited for. The other makes what will be
 // needed later, when the first has nothing to do, and rests nine tenths of the time, because others
-// start and generate meanwhile; until somebody waits for that, too.
+// start and generate meanwhile; until somebody waits for that, too. A third gives back what slots
+// had, which takes the kernel as long; no slot is begun before that is the system's.
 #ifndef TITAN_WEIGHTSTORE_SLOT_MAKER_H_
 #define TITAN_WEIGHTSTORE_SLOT_MAKER_H_
 
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "core/base/status.h"
 #include "weightstore/slot_memory.h"
@@ -49,6 +51,8 @@ class SlotMaker {
   void Add(SlotRequest request);
   // Nobody wants those slots any more. Unknown ids are ignored.
   void Forget(const std::set<uint64_t>& slot_ids);
+  // The memory of a slot that is no more; null is ignored. Who else shares it keeps it.
+  void Free(std::shared_ptr<SlotMemory> memory);
   // Somebody waits for a slot: the one that is made now gets the whole time of its thread.
   void Hurry();
   // What waits is dropped, what is being made broken off; later requests are ignored.
@@ -56,6 +60,7 @@ class SlotMaker {
 
  private:
   void Work(bool waited_for);
+  void FreeAll();
   // What the thread takes up next; end: nothing.
   std::list<SlotRequest>::iterator Next(bool waited_for);
   // Between two pieces of a slot. False: it is not wanted any more.
@@ -69,8 +74,10 @@ class SlotMaker {
   bool hurry_ = false;
   bool making_first_ = false;  // the first thread is at work
   std::list<SlotRequest> waiting_;
-  std::set<uint64_t> making_;   // without those that were forgotten
-  std::jthread first_, later_;  // last: they use all of the above
+  std::set<uint64_t> making_;  // without those that were forgotten
+  std::vector<std::shared_ptr<SlotMemory>> to_free_;
+  bool freeing_ = false;
+  std::jthread first_, later_, freer_;  // last: they use all of the above
 };
 
 }  // namespace titan::weightstore

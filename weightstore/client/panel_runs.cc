@@ -7,6 +7,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/base/check.h"
@@ -195,28 +196,54 @@ TITAN_AVX2 void Scramble256(const std::byte* keys, int pair, __m256i (*sums)[2])
   }
 }
 
+// Each pass over words takes 8 rows and two accumulators, so a line is read four times or more:
+// half a block at a time, which stays in the cache, while the next half is fetched in order.
 template <bool kSwap>
 __attribute__((target("avx2"))) void Accumulate256(const Messages& messages, Sums* out) {
-  for (int64_t row = 0; row < kPanelRows; row += 8) {
+  constexpr int64_t kStripes = kStripesOfBlock / 2;
+  constexpr int64_t kSteps = kStripes * (kPanelRows / 8) * 4;
+  constexpr int64_t kStepWords = kStripes * kStripeWords * kPanelRows / kSteps;  // two lines
+  __m256i all[kPanelRows / 8][4][2][2];
+  for (auto& rows : all) {
+    for (int i = 0; i < 8; ++i) {
+      rows[i / 2][i % 2][0] = rows[i / 2][i % 2][1] =
+          _mm256_set1_epi64x(static_cast<int64_t>(kStart[i]));
+    }
+  }
+  for (int64_t first = 0; first < messages.num_stripes(); first += kStripes) {
+    const int64_t end = std::min(first + kStripes, messages.num_stripes());
+    const auto* next =
+        reinterpret_cast<const char*>(messages.words + end * kStripeWords * kPanelRows);
+    for (int64_t rows = 0; rows < kPanelRows / 8; ++rows) {
+      for (int pair = 0; pair < 4; ++pair) {
+        auto& sums = all[rows][pair];
+        __m256i own[2][2] = {{sums[0][0], sums[0][1]}, {sums[1][0], sums[1][1]}};
+        for (int64_t stripe = first; stripe < end; ++stripe) {
+          const auto in_block = static_cast<size_t>(stripe % kStripesOfBlock);
+          __builtin_prefetch(next);
+          __builtin_prefetch(next + 64);
+          next += kStepWords * sizeof(uint32_t);
+          AddStripe256<kSwap>(messages.Stripe(stripe * kStripeWords) + 8 * rows,
+                              messages.secret + 8 * in_block, pair, own);
+          if (in_block == kStripesOfBlock - 1) {
+            Scramble256(messages.secret + kScrambleAt, pair, own);
+          }
+        }
+        std::memcpy(sums, own, sizeof(own));
+      }
+    }
+  }
+  for (int64_t rows = 0; rows < kPanelRows / 8; ++rows) {
     for (int pair = 0; pair < 4; ++pair) {
-      __m256i sums[2][2];
-      for (int i = 0; i < 2; ++i) {
-        sums[i][0] = sums[i][1] = _mm256_set1_epi64x(static_cast<int64_t>(kStart[2 * pair + i]));
-      }
-      for (int64_t stripe = 0; stripe < messages.num_stripes(); ++stripe) {
-        const auto in_block = static_cast<size_t>(stripe % kStripesOfBlock);
-        AddStripe256<kSwap>(messages.Stripe(stripe * kStripeWords) + row,
-                            messages.secret + 8 * in_block, pair, sums);
-        if (in_block == kStripesOfBlock - 1) Scramble256(messages.secret + kScrambleAt, pair, sums);
-      }
-      AddStripe256<kSwap>(messages.Stripe(messages.num_words - kStripeWords) + row,
+      auto& sums = all[rows][pair];
+      AddStripe256<kSwap>(messages.Stripe(messages.num_words - kStripeWords) + 8 * rows,
                           messages.secret + kLastStripeAt, pair, sums);
       for (int i = 0; i < 2; ++i) {
         alignas(32) uint64_t halves[2][4];
         _mm256_store_si256(reinterpret_cast<__m256i*>(halves[0]), sums[i][0]);
         _mm256_store_si256(reinterpret_cast<__m256i*>(halves[1]), sums[i][1]);
         for (int r = 0; r < 8; ++r) {
-          out->of[2 * pair + i][row + r] = halves[r % 4 / 2][r / 4 * 2 + r % 2];
+          out->of[2 * pair + i][8 * rows + r] = halves[r % 4 / 2][r / 4 * 2 + r % 2];
         }
       }
     }

@@ -319,5 +319,31 @@ TEST(SlotMakerPaceTest, WhatNobodyWaitsForTakesATenthOfTheTimeUntilSomebodyDoes)
   EXPECT_FALSE(made.contains(4));
 }
 
+TEST(SlotMakerFreeTest, OnlyTheNextSlotWaitsUntilMemoryIsGivenBack) {
+  std::promise<void> unmapped;
+  const auto slow = [&](SlotMemory* memory) {
+    unmapped.get_future().wait();
+    delete memory;
+  };
+  std::atomic<int> begun{0}, made{0};
+  SlotMaker maker(
+      [&](const SlotRequest& slot, const SlotMemory::Wanted& wanted) {
+        ++begun;
+        return SlotMemory::Create(slot.slot_id, slot.num_bytes, slot.writer, wanted);
+      },
+      [&](const SlotRequest&, SlotMaker::Made result) { made += result.ok(); });
+  const auto always = [] { return true; };
+  auto memory = SlotMemory::Create(1, 4096, SlotMemory::Writer::kClient, always);
+  ASSERT_TRUE(memory.ok());
+  maker.Free(nullptr);
+  maker.Free(std::shared_ptr<SlotMemory>(memory->release(), slow));  // returns at once
+  maker.Add({.slot_id = 2, .num_bytes = 4096});
+  maker.Add({.slot_id = 3, .num_bytes = 4096, .order = 1});
+  std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(begun, 0);
+  unmapped.set_value();
+  EXPECT_TRUE(Eventually([&] { return made == 2; }));
+}
+
 }  // namespace
 }  // namespace titan::weightstore
